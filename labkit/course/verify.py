@@ -1,0 +1,156 @@
+"""Run an exercise's check against an answer and say the outcome in words.
+
+The notebook's `check` and the grader both come here: the first with the learner's function itself (`guarded`), the
+second with a stand-in that calls it in another process. So they agree.
+"""
+
+import contextlib
+import functools
+import inspect
+import io
+import random
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from labkit.course import texts
+from labkit.course.exercise import AnswerRaised, CheckFailed, Exercise, NotAttempted, Wrong
+from labkit.course.texts.shown import show
+from labkit.errors import LabkitError
+
+Answer = Callable[..., Any]
+PRINTED_LINES = 8
+
+
+class _Witness:
+    """Calls the answer and remembers the last call, so that a failure can name its input."""
+
+    def __init__(self, answer: Answer) -> None:
+        self._answer = answer
+        self.arguments: str | None = None
+        self.returned: str | None = None
+        functools.update_wrapper(self, answer, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        named = [f"{key}={show(value)}" for key, value in kwargs.items()]
+        self.arguments, self.returned = ", ".join([*map(show, args), *named]), None
+        result = self._answer(*args, **kwargs)
+        self.returned = show(result)
+        return result
+
+
+def verify(exercise: Exercise, answer: Answer, seed: int) -> None:
+    """Check one answer on the inputs that `seed` gives; returning means right.
+
+    Args:
+        exercise: what to check against.
+        answer: a callable that raises AnswerRaised where the learner's function raised (see `guarded`).
+        seed: decides the random inputs.
+
+    Raises:
+        NotAttempted: the answer is still the stub.
+        CheckFailed: the answer is wrong, raised, took other arguments or returned something unusable.
+    """
+    witness = _Witness(answer)
+    try:
+        exercise.check(witness, random.Random(seed))
+    except Wrong as wrong:
+        raise _failed(exercise, wrong.key, wrong.fields, seed) from None
+    except AnswerRaised as raised:
+        if raised.kind == "NotImplementedError" and not raised.message:
+            raise NotAttempted(texts.text("check.not_attempted", name=exercise.name)) from None
+        fields = {"kind": raised.kind, "message": raised.message, "arguments": witness.arguments}
+        raise _failed(exercise, "raised", fields, seed, raised.lines) from None
+    except LabkitError:
+        raise
+    except Exception as error:
+        if witness.returned is None:
+            raise  # nothing came back yet, so the fault is the check's own
+        # The check stumbled over what came back: a None, a string, a tuple of the wrong length.
+        fields = {"arguments": witness.arguments, "returned": witness.returned, "error": str(error)}
+        raise _failed(exercise, "unusable", fields, seed) from None
+
+
+def guarded(function: Answer) -> Answer:
+    """The learner's function as a check may call it: it gets copies, and its exceptions become AnswerRaised.
+
+    What it prints is held back (a check may call it hundreds of times); when it raises, the last lines are
+    part of AnswerRaised.
+    """
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _bind(function, args, kwargs)
+        printed = io.StringIO()
+        try:
+            with contextlib.redirect_stdout(printed):
+                return function(*_copied(args), **_copied(kwargs))
+        except (Wrong, AnswerRaised):
+            raise  # from a callable that the check passed in
+        except (Exception, SystemExit) as error:
+            lines = _own_lines(error.__traceback__)
+            lines += [f"printed: {line}" for line in printed.getvalue().splitlines()[-PRINTED_LINES:]]
+            raise AnswerRaised(type(error).__name__, str(error), lines) from None
+
+    return call
+
+
+def _bind(function: Answer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Say so plainly when the function does not take the arguments that the exercise gives it."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some callables written in C have none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        given = ", ".join([*map(show, args), *(f"{key}={show(value)}" for key, value in kwargs.items())])
+        fields = {"signature": f"{getattr(function, '__name__', 'function')}{signature}", "arguments": given}
+        raise Wrong("signature", {**fields, "error": str(error)}) from None
+
+
+def _copied(value: Any) -> Any:
+    """Plain values copied, so that a function which changes its arguments does not change the check's."""
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(_copied(item) for item in value)
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    kind = type(value)
+    if kind.__module__ == "torch" and hasattr(value, "clone"):
+        return value.clone()
+    if kind.__module__ == "numpy" and hasattr(value, "copy"):
+        return value.copy()
+    return value
+
+
+def _own_lines(trace: TracebackType | None) -> list[str]:
+    """The learner's part of a traceback: from below the guard to where it leaves their cell."""
+    frames = traceback.extract_tb(trace)[1:]
+    if not frames:
+        return []
+    home = frames[0].filename
+    own = [frame for frame in frames if frame.filename == home]
+    shown = own if len(own) <= 4 else [*own[:2], *own[-2:]]  # a runaway recursion repeats itself
+    lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line}" for frame in shown]
+    if len(own) > len(shown):
+        lines.insert(2, f"… {len(own) - len(shown)} more calls …")
+    return lines
+
+
+def _failed(
+    exercise: Exercise, key: str, fields: dict[str, Any], seed: int, lines: tuple[str, ...] = ()
+) -> CheckFailed:
+    """The words for one failure: which exercise, what does not hold, the learner's own lines, and the seed."""
+    name = exercise.name
+    title = texts.exercise(exercise.notebook, name).title
+    said = texts.failure(exercise.notebook, name, key, {"name": name, **fields})
+    body = [*said.splitlines(), *lines]
+    text = "\n".join(
+        [
+            texts.text("check.failed", name=name, title=title),
+            *(f"  {line}".rstrip() for line in body),
+            "  " + texts.text("check.reproduce", name=name, seed=seed),
+        ]
+    )
+    return CheckFailed(text, key, seed)
