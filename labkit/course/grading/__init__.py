@@ -1,0 +1,1 @@
+"""Grade learners' notebooks. Verdicts are computed here, in a process that no learner's code ever enters."""
