@@ -1,0 +1,61 @@
+"""The ledger's picture: TTFT and TPOT of every rung on a logarithmic axis, with what people feel marked."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from labkit.course import texts
+from labkit.course.display import MEASURED, RECORDED
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from labkit.course.ledger import Rung
+
+FELT_MS, LEFT_MS = 200.0, 1000.0  # when a wait is felt, and when people leave
+
+
+def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
+    """One row a rung, best read downwards: each step should move the dots to the left."""
+    from matplotlib.figure import Figure
+
+    rows = [(rung, MEASURED, "o") for rung in mine] + [(rung, RECORDED, "s") for rung in theirs]
+    figure = Figure(figsize=(8.6, 1.35 + 0.36 * len(rows)), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    for axes, field in ((left, "ttft"), (right, "tpot")):
+        for height, (rung, colour, marker) in enumerate(rows):
+            value = getattr(rung, field)
+            if value:
+                axes.plot(value * 1e3, height, marker, color=colour, markersize=8)
+                axes.annotate(f"{value * 1e3:.3g}", (value * 1e3, height), (7, 4), textcoords="offset points", size=8)
+        _dress(axes, [getattr(rung, field) for rung, _, _ in rows], texts.text(f"ledger.{field}"))
+    for limit in (FELT_MS, LEFT_MS):
+        left.axvline(limit, color="#999", linewidth=1, linestyle="--", zorder=0)
+        left.annotate(f"{limit:g} ms", (limit, 1.0), (2, 2), xycoords=("data", "axes fraction"),
+                      textcoords="offset points", size=7, color="#666")  # fmt: skip
+    left.set_yticks(range(len(rows)), [f"{rung.name}\n{rung.model}" for rung, _, _ in rows], size=8)
+    left.set_ylim(len(rows) - 0.5, -0.5)
+    _legend(figure, mine, theirs)
+    return figure
+
+
+def _dress(axes: Any, values: list[float | None], label: str) -> None:
+    """A logarithmic axis around the values, in milliseconds."""
+    measured = [value * 1e3 for value in values if value]
+    axes.set_xscale("log")
+    if measured:
+        axes.set_xlim(min(measured) / 3, max(measured) * 4)
+    axes.set_xlabel(f"{label} [ms]")
+    axes.grid(axis="x", which="major", color="#ddd")
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+
+
+def _legend(figure: Any, mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> None:
+    from matplotlib.lines import Line2D
+
+    handles = []
+    if mine:
+        handles.append(Line2D([], [], marker="o", linestyle="", color=MEASURED, label=texts.text("badge.measured")))
+    if theirs:
+        handles.append(Line2D([], [], marker="s", linestyle="", color=RECORDED, label=theirs[0].badge))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)

@@ -1,0 +1,122 @@
+"""What an answer leans on that will not be there when it is graded.
+
+The grader runs an answer with the notebook's set-up imports and without labkit, so a name from another cell of the
+course works in the notebook and fails there. The notebook's check warns instead of letting that be a surprise.
+"""
+
+import ast
+import builtins
+import dis
+import inspect
+import json
+import linecache
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from labkit import paths
+
+Missing = dict[str, str]  # name -> "outside" (another cell) or "labkit"
+
+
+def missing_when_graded(function: Callable[..., Any], notebook: str) -> Missing:
+    """Names that `function` uses, directly or through its cell's other functions, and that the grader lacks.
+
+    Args:
+        function: the learner's function, as defined in a notebook cell.
+        notebook: "01_profile"; its pristine copy says what the set-up cell imports.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return {}
+    names = _globals_of(function)
+    there = _bound_in_cell(code.co_filename) | _set_up_names(notebook) | set(dir(builtins))
+    missing: Missing = {}
+    for used in _loaded(code, names, set()):
+        if used.split(".")[0] == "labkit" or _is_labkits(names.get(used)):
+            missing[used] = "labkit"
+        elif used not in there:
+            missing[used] = "outside"
+    return missing
+
+
+def is_labkits_own(function: Callable[..., Any], reference: Callable[..., Any]) -> bool:
+    """Whether an "answer" is labkit's function, handed straight back."""
+    plain = inspect.unwrap(function)
+    code = getattr(plain, "__code__", None)
+    return plain is reference or _is_labkits(plain) or (code is not None and code is getattr(reference, "__code__", 0))
+
+
+def _loaded(code: types.CodeType, names: dict[str, Any], seen: set[types.CodeType]) -> Iterator[str]:
+    """Every global that a code object loads, and those of the functions of the same cell that it names."""
+    if code in seen:
+        return
+    seen.add(code)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            used = str(instruction.argval)
+            if code.co_name != "<class>" or not used.startswith("__"):
+                yield used
+            for inner in _codes_behind(names.get(used)):
+                if inner.co_filename == code.co_filename:
+                    yield from _loaded(inner, names, seen)
+        elif instruction.opname == "IMPORT_NAME" and str(instruction.argval).split(".")[0] == "labkit":
+            yield str(instruction.argval)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            # A class body reads its own names with LOAD_NAME; its methods and nested functions count.
+            yield from _loaded(constant, names, seen)
+
+
+def _codes_behind(value: Any) -> list[types.CodeType]:
+    """The code of a function, or of a class's methods."""
+    if isinstance(value, type):
+        return [code for member in vars(value).values() for code in _codes_behind(member)]
+    code = getattr(value, "__code__", None)
+    return [code] if isinstance(code, types.CodeType) else []
+
+
+def _globals_of(function: Callable[..., Any]) -> dict[str, Any]:
+    return getattr(inspect.unwrap(function), "__globals__", {})
+
+
+def _is_labkits(value: Any) -> bool:
+    if value is None:
+        return False
+    home = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
+    return isinstance(home, str) and home.split(".")[0] == "labkit"
+
+
+def _bound_in_cell(filename: str) -> set[str]:
+    """Names that the cell compiled under `filename` binds at its top level."""
+    return _bound("".join(linecache.getlines(filename)))
+
+
+def _set_up_names(notebook: str) -> set[str]:
+    """Names that the set-up cell of the pristine notebook imports; none when the file is not there."""
+    try:
+        content = json.loads((paths.notebooks() / f"{notebook}.ipynb").read_text(encoding="utf-8"))
+        cells = [cell for cell in content["cells"] if cell["metadata"].get("labkit", {}).get("role") == "setup"]
+        sources = ["".join(cell["source"]) for cell in cells]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
+    return set().union(*(_bound(source) for source in sources))
+
+
+def _bound(source: str) -> set[str]:
+    """Names that a cell's top-level statements bind; magics are dropped first."""
+    lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()]
+    try:
+        tree = ast.parse("\n".join(lines))
+    except SyntaxError:
+        return set()
+    found: set[str] = set()
+    for node in tree.body:
+        for inner in [node] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ast.walk(node):
+            if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                found.add(inner.name)
+            elif isinstance(inner, ast.alias):
+                found.add((inner.asname or inner.name).split(".")[0])
+            elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+                found.add(inner.id)
+    return found
