@@ -1,0 +1,5 @@
+"""`python -m labkit`: the same as the command `labkit`."""
+
+from labkit.cli import main
+
+main()

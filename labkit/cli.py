@@ -1,0 +1,137 @@
+"""The command line: labkit doctor | lab | reset | grade | progress | build | eval | bench.
+
+A command imports what it needs when it runs, so that `labkit --help` answers at once. A LabkitError becomes one
+message and exit code 2, never a traceback.
+"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from labkit.errors import LabkitError
+
+CANNOT = 2  # exit code when the command could not be carried out
+
+app = typer.Typer(
+    name="labkit",
+    help="Make language-model inference fast: a hands-on course.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Check this machine: what will run, what will not, and how to mend what is broken."""
+    from labkit import doctor as examination
+
+    report = examination.examine()
+    if as_json:
+        print(report.json())
+    else:
+        from labkit.doctor.show import show
+
+        show(report)
+    raise typer.Exit(1 if report.broken else 0)
+
+
+@app.command()
+def lab(
+    browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
+    port: Annotated[int, typer.Option(help="Where to start looking for a free port.", min=1, max=65535)] = 8888,
+) -> None:
+    """Copy the notebooks to work/ and open JupyterLab there, on this machine only."""
+    from labkit import launch
+
+    raise typer.Exit(launch.lab(browser=browser, port=port))
+
+
+@app.command()
+def reset(notebook: Annotated[str, typer.Argument(help="Which one, such as 01 or 01_profile.")]) -> None:
+    """Start a notebook over. Your version is kept as a backup beside it."""
+    from labkit.course import work
+
+    work.reset(notebook)
+
+
+@app.command()
+def grade(
+    files: Annotated[list[Path], typer.Argument(help="Notebooks, or folders of them.")],
+    as_json: Json = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one line an exercise.")] = False,
+) -> None:
+    """Grade notebooks. Exit 0: all passed. 1: something failed. 2: could not run. 3: some could not be verified."""
+    from labkit.course import grading
+
+    if as_json and as_csv:
+        raise LabkitError("--json and --csv exclude each other.", "Give one of them.")
+    raise typer.Exit(grading.grade(files, style="json" if as_json else "csv" if as_csv else "text"))
+
+
+@app.command()
+def progress(notebook: Annotated[str, typer.Argument(help="One notebook; all when left out.")] = "") -> None:
+    """Show what is done and what is left."""
+    from labkit.course import progress as report
+
+    report.show(notebook)
+
+
+@app.command()
+def build(
+    notebooks: Annotated[list[str] | None, typer.Argument(help="Which ones; all when left out.")] = None,
+    check: Annotated[bool, typer.Option("--check", help="Only say what is stale.")] = False,
+) -> None:
+    """Make the learner's notebooks and the executed solutions from their sources (for authors)."""
+    from labkit.course import build as builder
+
+    raise typer.Exit(builder.build(notebooks or [], check=check))
+
+
+@app.command("eval")
+def evaluate(
+    models: Annotated[list[str] | None, typer.Argument(help="Models to compare; the embedded ones by default.")] = None,
+    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
+) -> None:
+    """Measure how well models predict Python: bits per byte and perplexity, with their uncertainty."""
+    from labkit import quality
+
+    quality.evaluate(models or [], json_path)
+
+
+@app.command()
+def bench(
+    name: Annotated[str, typer.Argument(help="What to measure, such as profile.")],
+    model: Annotated[str, typer.Option(help="labcoder, labcoder@7b, a folder, a hub name.", envvar="LABKIT_MODEL")] = "auto",
+    device: Annotated[str | None, typer.Option(help="cuda or cpu; the best one when left out.")] = None,
+) -> None:
+    """Run a benchmark and record it in data/results/ with versions, command and every repeat."""
+    import importlib
+
+    known = sorted(path.parent.name for path in Path(__file__).parent.glob("*/bench.py"))
+    if name not in known:
+        raise LabkitError(f"There is no benchmark called {name!r}.", f"There are: {', '.join(known) or 'none yet'}.")
+    from labkit import results
+
+    figures = importlib.import_module(f"labkit.{name}.bench").run(model, device)
+    print(f"recorded: {results.record(name, figures, device=device)}")
+
+
+def stop(error: LabkitError) -> NoReturn:
+    """Say what went wrong and what would work, and end with exit code 2."""
+    typer.secho(f"labkit: {error.what}", fg="red", err=True)
+    if error.remedy:
+        typer.echo(error.remedy, err=True)
+    sys.exit(CANNOT)
+
+
+def main() -> None:
+    """The command `labkit`."""
+    try:
+        app()
+    except LabkitError as error:
+        stop(error)
