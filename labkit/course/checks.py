@@ -8,7 +8,6 @@
 
 import random
 import sys
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ class Check:
     """Every exercise is an attribute; see the module's docstring."""
 
     def __init__(self) -> None:
-        self._right: dict[str, weakref.ref[Function]] = {}
+        self._right: dict[str, Function] = {}
 
     def __getattr__(self, name: str) -> Function:
         if name.startswith("_"):
@@ -99,15 +98,14 @@ class Check:
         except CheckFailed:
             progress.remember(exercise, passed=False)
             raise
-        self._right[name] = weakref.ref(function)
+        self._right[name] = function
         progress.remember(exercise, passed=True)
         print(texts.text("check.passed", name=name))
         self._warn(exercise, function)
 
     def _verdict(self, exercise: Exercise, function: Function) -> str:
         """"right", or the key of the notice that says why labkit's own function is used."""
-        remembered = self._right.get(exercise.name)
-        if remembered is not None and remembered() is function:
+        if self._right.get(exercise.name) is function:
             return "right"
         if not callable(function) or is_labkits_own(function, exercise.reference):
             return "use.not_attempted"
