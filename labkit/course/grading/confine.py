@@ -1,0 +1,131 @@
+"""What a learner's process may not do. Stands alone: that process loads it without labkit.
+
+Three layers, each of which the process cannot take off again:
+
+- an audit hook (every system) refuses in words: importing labkit, opening files of the course, writing outside the
+  process's own folder, starting or ending processes, the network, ctypes;
+- Landlock (Linux 5.13 and later) lets the kernel refuse the same files to whatever does not pass Python's hooks;
+- a limit on data memory (Linux) turns a memory bomb into a MemoryError; elsewhere the grader's watch ends the process.
+
+It keeps one learner's code from a class's files and from the solutions while it is graded. It is no wall against
+an attack on the machine: run a stranger's notebooks in a container or a virtual machine.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+_PROCESSES = (
+    "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile",
+    "subprocess.Popen", "pty.spawn", "os.kill", "os.killpg", "signal.pthread_kill", "_winapi.CreateProcess",
+)  # fmt: skip
+_NETWORK = ("socket.connect", "socket.bind", "socket.sendto", "socket.getaddrinfo", "socket.gethostbyname")
+_INNARDS = ("ctypes.", "gc.get_", "sys._current_frames")
+_LISTS = ("os.listdir", "os.scandir", "os.chdir", "os.walk")
+_CHANGES = (
+    "os.remove", "os.rename", "os.rmdir", "os.mkdir", "os.link", "os.symlink", "os.truncate", "os.chmod",
+    "os.chown", "os.utime", "shutil.",
+)  # fmt: skip
+
+
+def audit(forbidden: Iterable[str], folder: str) -> None:
+    """Install the hook.
+
+    Args:
+        forbidden: folders that may not be read.
+        folder: the only one that may be written to.
+    """
+    sys.addaudithook(_hook(tuple(map(os.path.realpath, forbidden)), os.path.realpath(folder)))
+
+
+def _hook(forbidden: tuple[str, ...], folder: str) -> Callable[[str, tuple[Any, ...]], None]:
+    # Everything the hook uses is bound here, before the learner's code can put something else in its place.
+    real, fsdecode, separator, null = os.path.realpath, os.fsdecode, os.sep, os.devnull
+    inside, text, kind, own = _inside, (str, bytes), isinstance, f"/proc/{os.getpid()}"
+    writes, processes, network, innards, lists, changes = _WRITES, _PROCESSES, _NETWORK, _INNARDS, _LISTS, _CHANGES
+    missing, denied, fault = ImportError, PermissionError, RuntimeError
+
+    def hook(event: str, args: tuple[Any, ...]) -> None:
+        if event == "import":
+            if args[0] == "labkit" or args[0].startswith("labkit."):
+                raise missing("the answer imports labkit; while it is graded it must stand alone")
+        elif event == "open" or event.startswith(lists):
+            if kind(args[0], int):
+                return  # a descriptor that is already open
+            where = real(fsdecode("." if args[0] is None else args[0]))
+            foreign = where.startswith("/proc/") and where[6].isdigit() and not inside(where, (own,), separator)
+            if foreign or inside(where, forbidden, separator):
+                raise denied(f"the answer reads {where}; the course's files are closed while it is graded")
+            if event == "open" and args[2] & writes and where != null and not inside(where, (folder,), separator):
+                raise denied(f"the answer writes to {where}; only the current folder is open while it is graded")
+        elif event.startswith(changes):
+            for path in args:
+                if kind(path, text) and not inside(real(fsdecode(path)), (folder,), separator):
+                    raise denied(f"the answer changes {path!r}; only the current folder is open while it is graded")
+        elif event.startswith(processes):
+            raise fault("the answer starts or signals a process, which is closed while it is graded")
+        elif event.startswith(network):
+            raise denied("the answer uses the network, which is closed while it is graded")
+        elif event.startswith(innards):
+            raise fault(f"the answer uses {event}, which is closed while it is graded")
+
+    return hook
+
+
+def _inside(path: str, folders: tuple[str, ...], separator: str) -> bool:
+    for folder in folders:
+        if path == folder or path.startswith(folder + separator):
+            return True
+    return False
+
+
+def limit(memory: int | None, seconds: int) -> None:
+    """Let this process allocate at most `memory` more bytes than it has now, and compute for `seconds` (Linux)."""
+    if sys.platform != "linux":
+        return
+    import resource
+
+    if memory:
+        with open("/proc/self/statm") as file:
+            data = int(file.read().split()[5]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_DATA, (data + memory, data + memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # should the grader be gone by then
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def landlock(readable: Iterable[str], folder: str) -> bool:
+    """Have the Linux kernel close every file but `readable` and `folder` to this process and its children.
+
+    Args:
+        readable: folders that may be read and executed from; /dev may be written to.
+        folder: may be read and changed.
+
+    Returns:
+        Whether the kernel does it (Linux 5.13 and later, where Landlock is switched on).
+    """
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    create, add, restrict, no_new_privileges = 444, 445, 446, 38  # the same numbers on every architecture
+    version = libc.syscall(create, None, 0, 1)
+    if version < 1:
+        return False
+    execute, read_file, read_folder = 1, 4, 8
+    every = (1 << (13 + (version >= 2) + (version >= 3))) - 1  # REFER and TRUNCATE came with versions 2 and 3
+    signals = 2  # version 6: no signal leaves this process's domain
+    rules = (ctypes.c_uint64 * 3)(every, 0, signals if version >= 6 else 0)
+    ruleset = libc.syscall(create, rules, 24 if version >= 6 else 8, 0)
+    for path, access in [*((path, execute | read_file | read_folder) for path in readable), ("/dev", 14), (folder, every)]:
+        if not os.path.isdir(path):
+            continue
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = access.to_bytes(8, sys.byteorder) + descriptor.to_bytes(4, sys.byteorder)
+        libc.syscall(add, ruleset, 1, rule, 0)
+        os.close(descriptor)
+    done = libc.prctl(no_new_privileges, 1, 0, 0, 0) == 0 and libc.syscall(restrict, ruleset, 0) == 0
+    os.close(ruleset)
+    return done
