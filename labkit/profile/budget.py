@@ -1,0 +1,107 @@
+"""What `stage_report` found, and how it reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from labkit.timing import Measurement, duration
+
+STAGES = ("preprocessing", "compile", "prefill", "decode", "sampling", "postprocessing")
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """One request: seconds in each stage and in all."""
+
+    seconds: dict[str, float]
+    e2e: float
+
+
+@dataclass(frozen=True)
+class StageReport:
+    """Stages of one request [s]; the shown run is the one with the median total.
+
+    Args:
+        backend: torch.compile's backend, or None when it was off.
+        first: the first request after torch.compile, which paid for it.
+        runs: synchronised at stage borders. `unsynchronised_runs`: the same, without.
+    """
+
+    model: str
+    device: str
+    prompt_tokens: int
+    new_tokens: int
+    text: str
+    backend: str | None
+    first: StageRun | None
+    runs: tuple[StageRun, ...]
+    unsynchronised_runs: tuple[StageRun, ...]
+
+    @property
+    def steady(self) -> StageRun:
+        """The synchronised run with the median total, nothing compiled in it."""
+        return _middle(self.runs)
+
+    @property
+    def compile_seconds(self) -> float:
+        """What the first request took longer than a steady one; 0 when torch.compile was off."""
+        return max(0.0, self.first.e2e - self.steady.e2e) if self.first else 0.0
+
+    @property
+    def stages(self) -> dict[str, float]:
+        """Seconds of each stage, in order. With torch.compile they are a first request's."""
+        return {**self.steady.seconds, "compile": self.compile_seconds}
+
+    @property
+    def e2e(self) -> float:
+        """End to end [s]: of a first request when torch.compile was on."""
+        return self.steady.e2e + self.compile_seconds
+
+    @property
+    def remainder(self) -> float:
+        """End to end less all stages [s]: the loop, the cache's creation and the clocks."""
+        return self.e2e - sum(self.stages.values())
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Each stage's part of the end-to-end time, and the remainder's: they add up to 1."""
+        return {name: seconds / self.e2e for name, seconds in {**self.stages, "remainder": self.remainder}.items()}
+
+    @property
+    def unsynchronised(self) -> dict[str, float]:
+        """Stages of the median run that did not wait at borders: where the blame falls, not where time goes."""
+        return dict(_middle(self.unsynchronised_runs).seconds)
+
+    @property
+    def sync_cost(self) -> float:
+        """Median total with waiting at borders less the median without [s]; noise can make it negative."""
+        waiting = Measurement(tuple(run.e2e for run in self.runs)).median
+        return waiting - Measurement(tuple(run.e2e for run in self.unsynchronised_runs)).median
+
+    def __str__(self) -> str:
+        blamed = {**self.unsynchronised, "remainder": None}
+        lines = [
+            f"{self.model} on {self.device}: {self.prompt_tokens} prompt tokens, {self.new_tokens} new, "
+            f"median of {len(self.runs)} runs",
+            f"  {'stage':<15} {'time':>9} {'share':>7}   without waiting at borders",
+        ]
+        for name, seconds in {**self.stages, "remainder": self.remainder}.items():
+            other = blamed[name]
+            lines.append(
+                f"  {name:<15} {duration(seconds):>9} {self.shares[name]:>7.1%}   "
+                f"{'' if other is None else duration(other)}".rstrip()
+            )
+        lines.append(f"  {'end to end':<15} {duration(self.e2e):>9}   stages + remainder")
+        if self.backend is None:
+            lines.append("  compile is off, so its stage is zero")
+        else:
+            lines.append(
+                f"  compile ({self.backend}) is paid once, by the first request; "
+                f"a later one takes {duration(self.steady.e2e)}"
+            )
+        lines.append(f"  waiting at stage borders cost {duration(self.sync_cost)} (total with − total without)")
+        return "\n".join(lines)
+
+
+def _middle(runs: tuple[StageRun, ...]) -> StageRun:
+    return sorted(runs, key=lambda run: run.e2e)[(len(runs) - 1) // 2]

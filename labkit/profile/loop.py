@@ -1,0 +1,114 @@
+"""The plain decode loop: one prompt, greedy, with a cache of its own and a stamp for every token.
+
+This is the slow, obvious loop that the rest of the course improves on. Each token's number is fetched to
+the host (`int(token)`), as streaming needs it, and on a GPU that waits for everything queued before it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from labkit.errors import LabkitError
+from labkit.timing import Clock, Latency
+
+if TYPE_CHECKING:
+    from labkit.models import LM
+
+Prompt = str | list[int] | torch.Tensor
+Forward = Callable[[torch.Tensor, Any], torch.Tensor]  # ids [1, n] and a cache → logits [1, vocab]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """Tokens that a loop produced and when each reached the host."""
+
+    ids: tuple[int, ...]
+    prompt_tokens: int
+    latency: Latency
+
+
+def prompt_ids(lm: LM, prompt: Prompt) -> torch.Tensor:
+    """Token ids [1, n] on the model's device, from text or from ids.
+
+    Raises:
+        LabkitError: an empty prompt.
+    """
+    if isinstance(prompt, str):
+        ids = lm.encode(prompt)
+    else:
+        ids = torch.as_tensor(prompt, dtype=torch.long).reshape(1, -1).to(lm.device)
+    if ids.shape[1] == 0:
+        raise LabkitError("The prompt has no tokens.", "Give some text.")
+    return ids
+
+
+def check_length(lm: LM, prompt_tokens: int, new_tokens: int) -> None:
+    """Refuse what does not fit into the model's positions.
+
+    Raises:
+        LabkitError: too long, or nothing to generate.
+    """
+    if new_tokens < 1:
+        raise LabkitError(f"{new_tokens} new tokens were asked for.", "Ask for at least one.")
+    text = lm.config.get_text_config(decoder=True)
+    limit = getattr(text, "max_position_embeddings", None)
+    if limit and prompt_tokens + new_tokens > limit:
+        raise LabkitError(
+            f"{prompt_tokens} prompt tokens and {new_tokens} new ones exceed {lm.name}'s {limit} positions.",
+            "Shorten the prompt or ask for fewer tokens.",
+        )
+
+
+def plain_forward(lm: LM) -> Forward:
+    """One call of the model that gives the last position's logits only, [1, vocab]."""
+    # a prompt of 4096 tokens would otherwise pay for 4095 rows of logits that nobody reads
+    last_only: dict[str, Any] = {}
+    if "logits_to_keep" in inspect.signature(type(lm.model).forward).parameters:
+        last_only["logits_to_keep"] = 1
+
+    def forward(ids: torch.Tensor, cache: Any) -> torch.Tensor:
+        output = lm.model(input_ids=ids, past_key_values=cache, use_cache=True, **last_only)
+        logits: torch.Tensor = output.logits[:, -1]
+        return logits
+
+    return forward
+
+
+def dynamic_cache(lm: LM) -> Any:
+    """transformers' growing KV cache, with sliding layers where the configuration has them."""
+    from transformers import DynamicCache
+
+    return DynamicCache(config=lm.config)
+
+
+@torch.inference_mode()
+def generate(lm: LM, prompt: Prompt, new_tokens: int, *, clock: Clock = time.perf_counter) -> Generation:
+    """Decode exactly `new_tokens` tokens greedily (the end-of-text token does not stop it).
+
+    The request counts as sent before the prompt is tokenised; a prompt given as ids skips that part.
+
+    Raises:
+        LabkitError: an empty prompt, or more tokens than the model has positions.
+    """
+    forward = plain_forward(lm)
+    if lm.device.type == "cuda":
+        torch.cuda.synchronize(lm.device)  # work queued earlier is not this request's
+    sent = clock()
+    ids = prompt_ids(lm, prompt)
+    check_length(lm, ids.shape[1], new_tokens)
+    cache = dynamic_cache(lm)
+    tokens: list[int] = []
+    stamps: list[float] = []
+    step = ids
+    while len(tokens) < new_tokens:
+        token = forward(step, cache).argmax(dim=-1)
+        tokens.append(int(token))
+        stamps.append(clock())
+        step = token[:, None]
+    return Generation(tuple(tokens), ids.shape[1], Latency(sent, tuple(stamps)))
