@@ -65,7 +65,12 @@ def _check_warmup(fn: Callable, rng: random.Random) -> None:
     want, warmup, repeats = rng.uniform(2e-3, 5e-3), rng.randint(7, 9), rng.randint(3, 5)
     device = SimulatedDevice([want * 10] * warmup + [want])
     got = _run(fn, device, warmup, repeats)
-    given = {"want_ms": f"{want * 1e3:.3f}", "got_ms": f"{float(got) * 1e3:.3f}", "warmup": warmup, "repeats": repeats}
+    given = {
+        "want_ms": f"{want * 1e3:.3f}",
+        "got_ms": f"{float(got) * 1e3:.3f}",
+        "warmup": warmup,
+        "repeats": repeats,
+    }
     expect(device.launched >= warmup + repeats, "too_few", launched=device.launched, **given)
     expect(float(got) < 2 * want, "no_warmup", **given)
     expect(close(got, want, TOLERANCE), "steady", **given)
@@ -85,10 +90,12 @@ def _check_median(fn: Callable, rng: random.Random) -> None:
     """Uneven repeats with two hiccups: mean, minimum and median are all far apart."""
     base, repeats = rng.uniform(2e-3, 4e-3), rng.choice([7, 9, 11])
     durations = [base * (1 + 0.15 * step) for step in range(repeats - 2)] + [base * 25, base * 40]
+    want, middle = statistics.median(durations), repeats // 2
     rng.shuffle(durations)
+    if durations[middle] == want:  # or the middle of an unsorted list would do
+        durations[0], durations[middle] = durations[middle], durations[0]
     warmup = rng.randint(1, 3)
     got = _run(fn, SimulatedDevice([base * 12] * warmup + durations), warmup, repeats)
-    want = statistics.median(durations)
     given = {"want_ms": f"{want * 1e3:.3f}", "got_ms": f"{float(got) * 1e3:.3f}"}
     given["all_ms"] = ", ".join(f"{duration * 1e3:.2f}" for duration in durations)
     expect(not close(got, statistics.fmean(durations), TOLERANCE), "mean", **given)

@@ -37,8 +37,8 @@ def judge(
         got: what the answer returned. Anything but a finite number raises the failure "form".
         want: the independently computed value.
         key: the failure raised when no typical mistake explains `got`.
-        typical: failure key -> the value that mistake would give on this input. A mistake that happens to give
-            `want` here is skipped, for the two cannot be told apart.
+        typical: failure key -> the value that mistake would give on this input. A mistake that happens to
+            give `want` here is skipped, for the two cannot be told apart.
         rel: relative tolerance.
         given: the input, for the failure's text.
     """

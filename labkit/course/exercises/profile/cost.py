@@ -1,0 +1,215 @@
+"""Exercises: FLOPs and bytes of a forward pass, its place under the roofline, and the bandwidth it uses."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from labkit.course.exercise import Exercise, expect
+from labkit.course.exercises.profile.values import entries, judge
+
+ROOFLINE = ("intensity", "ridge", "floor_ms", "bound")
+
+
+def step_cost(shape: Mapping[str, int], new: int, past: int) -> tuple[int, int]:
+    """FLOPs and bytes of a forward pass over `new` tokens after `past` cached ones (labkit's own answer)."""
+    pairs = new * past + new * (new + 1) // 2
+    attention = 4 * shape["layers"] * shape["heads"] * shape["head_dim"] * pairs
+    cached = 2 * shape["layers"] * shape["kv_heads"] * shape["head_dim"] * (past + new)
+    return 2 * shape["weights"] * new + attention, (shape["weights"] + cached) * shape["bytes"]
+
+
+def roofline(flops: float, nbytes: float, peak_tflops: float, bandwidth_gbs: float) -> dict[str, Any]:
+    """Intensity, ridge, floor and what binds (labkit's own answer)."""
+    compute, memory = flops / (peak_tflops * 1e12), nbytes / (bandwidth_gbs * 1e9)
+    return {
+        "intensity": flops / nbytes,
+        "ridge": peak_tflops * 1e12 / (bandwidth_gbs * 1e9),
+        "floor_ms": 1e3 * max(compute, memory),
+        "bound": "memory" if memory > compute else "compute",
+    }
+
+
+def mbu(
+    tensors: Sequence[tuple[int, int, int]],
+    kv_bytes_per_token: int,
+    lengths: Sequence[int],
+    step_ms: float,
+    bandwidth_gbs: float,
+) -> float:
+    """Model bandwidth utilisation of one decode step, a fraction (labkit's own answer)."""
+    weights = {address: values * width for address, values, width in tensors}
+    read = sum(weights.values()) + kv_bytes_per_token * sum(lengths)
+    return read / (step_ms / 1e3) / (bandwidth_gbs * 1e9)
+
+
+def _random_shape(rng: random.Random, width: int) -> dict[str, int]:
+    """A small grouped-query model: small, so that no term drowns in another."""
+    kv_heads = rng.randint(1, 4)
+    return {
+        "weights": rng.randint(1_000, 9_000),
+        "layers": rng.randint(2, 7),
+        "heads": kv_heads * rng.choice([3, 5]),
+        "kv_heads": kv_heads,
+        "head_dim": rng.choice([8, 16, 24, 32]),
+        "bytes": width,
+    }
+
+
+def _check_step_cost(fn: Callable, rng: random.Random) -> None:
+    calls = (
+        (1, rng.randint(5, 40)),
+        (rng.randint(5, 30), 0),
+        (rng.randint(3, 9), rng.randint(5, 30)),
+        (1, 0),
+    )
+    for index, (new, past) in enumerate(calls):
+        _judge_step_cost(fn, _random_shape(rng, width=4 if index % 2 else 2), new, past)
+
+
+def _judge_step_cost(fn: Callable, shape: dict[str, int], new: int, past: int) -> None:
+    call = "prefill" if past == 0 else "decode" if new == 1 else "a later chunk of a prefill"
+    given: dict[str, Any] = {"shape": str(shape), "new": new, "past": past, "call": call}
+    got = fn(dict(shape), new, past)
+    expect(isinstance(got, list | tuple) and len(got) == 2, "form", got=got, **given)
+    weights, width, layers, dim = shape["weights"], shape["bytes"], shape["layers"], shape["head_dim"]
+
+    # counted one token at a time, unlike the closed form that an answer will use
+    seen = [past + index + 1 for index in range(new)]
+    head_pairs = layers * shape["heads"] * dim * sum(seen)
+    linear = 2 * weights * new
+    typical_flops = {
+        "one_flop_per_weight": weights * new + 4 * head_pairs,
+        "no_attention": linear,
+        "scores_only": linear + 2 * head_pairs,
+        "kv_heads_in_flops": linear + 4 * layers * shape["kv_heads"] * dim * sum(seen),
+        "not_causal": linear + 4 * layers * shape["heads"] * dim * new * (past + new),
+        "not_itself": linear + 4 * layers * shape["heads"] * dim * sum(length - 1 for length in seen),
+        "no_past_flops": linear + 4 * layers * shape["heads"] * dim * sum(range(1, new + 1)),
+        "one_token": 2 * weights + 4 * layers * shape["heads"] * dim * (past + new),
+    }
+    judge(got[0], linear + 4 * head_pairs, "flops", typical_flops, **given)
+
+    row = layers * dim * width * (past + new)
+    typical_bytes = {
+        "elements": weights + 2 * layers * dim * shape["kv_heads"] * (past + new),
+        "weights_in_elements": weights + 2 * shape["kv_heads"] * row,
+        "weights_per_token": weights * width * new + 2 * shape["kv_heads"] * row,
+        "no_kv": weights * width,
+        "only_keys": weights * width + shape["kv_heads"] * row,
+        "all_heads_in_kv": weights * width + 2 * shape["heads"] * row,
+        "no_new_in_kv": weights * width + 2 * shape["kv_heads"] * layers * dim * width * past,
+        "no_past_in_kv": weights * width + 2 * shape["kv_heads"] * layers * dim * width * new,
+    }
+    judge(got[1], weights * width + 2 * shape["kv_heads"] * row, "bytes", typical_bytes, **given)
+
+
+def _check_roofline(fn: Callable, rng: random.Random) -> None:
+    for side in ("memory", "compute", rng.choice(["memory", "compute"])):
+        peak, bandwidth, nbytes = rng.uniform(0.1, 1000), rng.uniform(10, 5000), rng.uniform(1e8, 1e11)
+        times_ridge = rng.uniform(0.01, 0.6) if side == "memory" else rng.uniform(1.7, 50)
+        flops = nbytes * times_ridge * peak * 1e12 / (bandwidth * 1e9)
+        given = {"flops": flops, "nbytes": nbytes, "peak_tflops": peak, "bandwidth_gbs": bandwidth}
+        _judge_roofline(fn, given, side)
+
+
+def _judge_roofline(fn: Callable, given: dict[str, float], side: str) -> None:
+    flops, nbytes, peak, bandwidth = given.values()
+    intensity, ridge, floor, bound = entries(fn(flops, nbytes, peak, bandwidth), ROOFLINE, **given)
+
+    judge(intensity, flops / nbytes, "intensity", {"intensity_inverted": nbytes / flops}, **given)
+    want = peak * 1e12 / (bandwidth * 1e9)
+    judge(ridge, want, "ridge", {"ridge_units": peak / bandwidth, "ridge_inverted": 1 / want}, **given)
+    compute, memory = flops / peak / 1e9, nbytes / bandwidth / 1e6
+    typical = {
+        "floor_sum": compute + memory,
+        "floor_min": min(compute, memory),
+        "floor_seconds": max(compute, memory) / 1e3,
+        "floor_units": max(flops / peak, nbytes / bandwidth),
+    }
+    judge(floor, max(compute, memory), "floor", typical, memory=memory, compute=compute, **given)
+    expect(bound in ("memory", "compute"), "bound_name", got=bound)
+    expect(bound == side, "bound", got=bound, intensity=intensity, ridge=ridge, side=side)
+
+
+def _check_mbu(fn: Callable, rng: random.Random) -> None:
+    for tied, rows, share in (
+        (False, 1, 0.3),
+        (True, rng.randint(3, 8), 0.7),
+        (True, 1, 0.1),
+        (False, 5, 0.9),
+    ):
+        widths = [2, 1, 2] + [rng.choice([1, 2]) for _ in range(rng.randint(0, 3))]
+        tensors = [(rng.randrange(2**20, 2**40, 256), rng.randint(10**5, 10**6), width) for width in widths]
+        # tied: the output layer is the embedding table again; untied: equal in size, yet other memory
+        address, values, width = tensors[0]
+        tensors.append((address if tied else address + 2**41, values, width))
+        lengths = sorted(rng.sample(range(100, 900), rows))
+        if rows > 1:  # put a row first that is neither the shortest nor the longest
+            lengths[0], lengths[1] = lengths[1], lengths[0]
+        kv, bandwidth = rng.randrange(512, 4096, 64), rng.uniform(50, 4000)
+        read = sum({a: v * w for a, v, w in tensors}.values()) + kv * sum(lengths)
+        step = read / (share * rng.uniform(0.9, 1.1) * bandwidth * 1e9) * 1e3
+        _judge_mbu(fn, tensors, kv, lengths, step, bandwidth)
+
+
+def _judge_mbu(
+    fn: Callable,
+    tensors: list[tuple[int, int, int]],
+    kv: int,
+    lengths: list[int],
+    step: float,
+    bandwidth: float,
+) -> None:
+    given: dict[str, Any] = {"tensors": str(tensors), "kv": kv, "lengths": str(lengths), "rows": len(lengths)}
+    given |= {"step": step, "bandwidth": bandwidth}
+    stored = {address: values * width for address, values, width in tensors}
+    weights, cache = sum(stored.values()), kv * sum(lengths)
+    per_second = step / 1e3 * bandwidth * 1e9
+    share = (weights + cache) / per_second
+    typical = {
+        "percent": 100 * share,
+        "tied_twice": (sum(values * width for _, values, width in tensors) + cache) / per_second,
+        "same_size_dropped": (sum({values * width for _, values, width in tensors}) + cache) / per_second,
+        "elements": (sum({a: v for a, v, _ in tensors}.values()) + cache) / per_second,
+        "one_row": (weights + kv * lengths[0]) / per_second,
+        "longest_row": (weights + kv * max(lengths)) / per_second,
+        "mean_row": (weights + cache / len(lengths)) / per_second,
+        "no_kv": weights / per_second,
+        "weights_per_row": (weights * len(lengths) + cache) / per_second,
+        "step_unit": share / 1e3,
+        "bandwidth_unit": share * 1e9,
+        "both_units": share * 1e6,
+        "inverted": 1 / share,
+    }
+    judge(fn(list(tensors), kv, list(lengths), step, bandwidth), share, "share", typical, **given)
+
+
+EXERCISES = [
+    Exercise(
+        name="step_cost",
+        notebook="01_profile",
+        level="core",
+        points=3,
+        minutes=4,
+        check=_check_step_cost,
+        reference=step_cost,
+    ),
+    Exercise(
+        name="roofline",
+        notebook="01_profile",
+        level="core",
+        points=2,
+        minutes=3,
+        check=_check_roofline,
+        reference=roofline,
+    ),
+    Exercise(
+        name="mbu",
+        notebook="01_profile",
+        level="core",
+        points=2,
+        minutes=3,
+        check=_check_mbu,
+        reference=mbu,
+    ),
+]

@@ -1,0 +1,12 @@
+# Blame each gap on what the host does when it begins.
+def find_bottleneck(host, device):
+    blame = {name: 0.0 for name, _, _ in host}
+    reached = 0.0
+    for start, end in device:
+        for name, begin, stop in host:
+            if begin <= reached < stop:
+                blame[name] += start - reached
+        reached = end
+    if sum(blame.values()) < 0.1 * reached:
+        return "device"
+    return max(blame, key=blame.get)

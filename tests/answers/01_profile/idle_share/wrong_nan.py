@@ -1,0 +1,3 @@
+# NaN.
+def idle_share(kernels, start, end):
+    return float("nan")

@@ -1,0 +1,8 @@
+# Measures E2E from the first token.
+def latency_terms(sent, stamps):
+    n = len(stamps)
+    ttft = stamps[0] - sent
+    e2e = stamps[-1] - stamps[0]
+    itl = [b - a for a, b in zip(stamps, stamps[1:])]
+    tpot = e2e / (n - 1) if n > 1 else None
+    return {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}

@@ -1,0 +1,8 @@
+# Divides by the number of tokens instead of the number of gaps.
+def latency_terms(sent, stamps):
+    n = len(stamps)
+    ttft = stamps[0] - sent
+    e2e = stamps[-1] - sent
+    itl = [b - a for a, b in zip(stamps, stamps[1:])]
+    tpot = (e2e - ttft) / n if n > 1 else None
+    return {"ttft": ttft, "tpot": tpot, "itl": itl, "e2e": e2e}

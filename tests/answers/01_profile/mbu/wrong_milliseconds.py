@@ -1,0 +1,5 @@
+# Takes milliseconds for seconds.
+def mbu(tensors, kv_bytes_per_token, lengths, step_ms, bandwidth_gbs):
+    weights = sum({address: values * width for address, values, width in tensors}.values())
+    read = weights + kv_bytes_per_token * sum(lengths)
+    return read / step_ms / (bandwidth_gbs * 1e9)

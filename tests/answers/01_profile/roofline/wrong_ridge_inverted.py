@@ -1,0 +1,12 @@
+# Bandwidth over peak.
+def roofline(flops, nbytes, peak_tflops, bandwidth_gbs):
+    compute = flops / (peak_tflops * 1e12)
+    memory = nbytes / (bandwidth_gbs * 1e9)
+    intensity = flops / nbytes
+    ridge = bandwidth_gbs * 1e9 / (peak_tflops * 1e12)
+    return {
+        "intensity": intensity,
+        "ridge": ridge,
+        "floor_ms": 1e3 * max(compute, memory),
+        "bound": "memory" if compute < memory else "compute",
+    }

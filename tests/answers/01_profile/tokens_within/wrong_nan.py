@@ -1,0 +1,3 @@
+# NaN.
+def tokens_within(ttft, tpot, budget):
+    return float("nan")

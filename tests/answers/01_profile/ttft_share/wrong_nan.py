@@ -1,0 +1,3 @@
+# NaN.
+def ttft_share(ttft, tpot, tokens):
+    return float("nan")

@@ -1,0 +1,3 @@
+# Returns per cent.
+def ttft_share(ttft, tpot, tokens):
+    return 100 * ttft / (ttft + tpot * (tokens - 1))
