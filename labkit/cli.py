@@ -43,7 +43,9 @@ def doctor(as_json: Json = False) -> None:
 @app.command()
 def lab(
     browser: Annotated[bool, typer.Option(help="Open a browser; otherwise only print the address.")] = True,
-    port: Annotated[int, typer.Option(help="Where to start looking for a free port.", min=1, max=65535)] = 8888,
+    port: Annotated[
+        int, typer.Option(help="Where to start looking for a free port.", min=1, max=65535)
+    ] = 8888,
 ) -> None:
     """Copy the notebooks to work/ and open JupyterLab there, on this machine only."""
     from labkit import launch
@@ -56,7 +58,8 @@ def reset(notebook: Annotated[str, typer.Argument(help="Which one, such as 01 or
     """Start a notebook over. Your version is kept as a backup beside it."""
     from labkit.course import work
 
-    work.reset(notebook)
+    for sentence in work.reset(notebook):
+        print(sentence)
 
 
 @app.command()
@@ -85,17 +88,22 @@ def progress(notebook: Annotated[str, typer.Argument(help="One notebook; all whe
 def build(
     notebooks: Annotated[list[str] | None, typer.Argument(help="Which ones; all when left out.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say what is stale.")] = False,
+    execute: Annotated[bool, typer.Option(help="Run the solutions too; takes minutes.")] = True,
 ) -> None:
     """Make the learner's notebooks and the executed solutions from their sources (for authors)."""
     from labkit.course import build as builder
 
-    raise typer.Exit(builder.build(notebooks or [], check=check))
+    raise typer.Exit(builder.build(notebooks or [], check=check, execute=execute))
 
 
 @app.command("eval")
 def evaluate(
-    models: Annotated[list[str] | None, typer.Argument(help="Models to compare; the embedded ones by default.")] = None,
-    json_path: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file too.")] = None,
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Models to compare; the embedded ones by default.")
+    ] = None,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write the figures to this file too.")
+    ] = None,
 ) -> None:
     """Measure how well models predict Python: bits per byte and perplexity, with their uncertainty."""
     from labkit import quality
@@ -106,7 +114,9 @@ def evaluate(
 @app.command()
 def bench(
     name: Annotated[str, typer.Argument(help="What to measure, such as profile.")],
-    model: Annotated[str, typer.Option(help="labcoder, labcoder@7b, a folder, a hub name.", envvar="LABKIT_MODEL")] = "auto",
+    model: Annotated[
+        str, typer.Option(help="labcoder, labcoder@7b, a folder, a hub name.", envvar="LABKIT_MODEL")
+    ] = "auto",
     device: Annotated[str | None, typer.Option(help="cuda or cpu; the best one when left out.")] = None,
 ) -> None:
     """Run a benchmark and record it in data/results/ with versions, command and every repeat."""
@@ -114,7 +124,9 @@ def bench(
 
     known = sorted(path.parent.name for path in Path(__file__).parent.glob("*/bench.py"))
     if name not in known:
-        raise LabkitError(f"There is no benchmark called {name!r}.", f"There are: {', '.join(known) or 'none yet'}.")
+        raise LabkitError(
+            f"There is no benchmark called {name!r}.", f"There are: {', '.join(known) or 'none yet'}."
+        )
     from labkit import results
 
     figures = importlib.import_module(f"labkit.{name}.bench").run(model, device)

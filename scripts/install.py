@@ -137,7 +137,10 @@ def ensure(root: Path, setting: str, wanted_python: str, dev: bool) -> bool:
     stamp_file = place.folder / STAMP
     if stamp_file.exists():
         stamp_file.unlink()  # an interrupted set-up must not look complete
-    if todo.fresh and subprocess.run([todo.fresh.path, "-m", "venv", "--clear", str(place.folder)]).returncode:
+    if (
+        todo.fresh
+        and subprocess.run([todo.fresh.path, "-m", "venv", "--clear", str(place.folder)]).returncode
+    ):
         raise Stop(f"{todo.fresh.path} could not make {place.folder}; its reason is above.")
     if todo.course:
         install_course(place, todo.build)
@@ -174,7 +177,9 @@ def announce(place: Environment, todo: Plan) -> None:
     print(f"  together at most {total} MB to download; what pip has cached is not fetched again", flush=True)
     free, needed_gb = shutil.disk_usage(place.root).free / 1e9, DISK_GB[todo.build]
     if todo.fresh and free < needed_gb:
-        raise Stop(f"{free:.1f} GB are free here, and a fresh set-up takes up to {needed_gb} GB. Make room first.")
+        raise Stop(
+            f"{free:.1f} GB are free here, and a fresh set-up takes up to {needed_gb} GB. Make room first."
+        )
 
 
 def install_course(place: Environment, build: str) -> None:
@@ -192,4 +197,6 @@ def install_course(place: Environment, build: str) -> None:
 def install(place: Environment, *arguments: str) -> None:
     """pip install, or a Stop that says what to do."""
     if place.pip_install("--quiet", *arguments):
-        raise Stop("pip could not install what is pinned; its reason is above. Nothing is lost: run it again.")
+        raise Stop(
+            "pip could not install what is pinned; its reason is above. Nothing is lost: run it again."
+        )

@@ -34,7 +34,13 @@ def compile_lock(uv: Path, root: Path, extras: list, preferred: Path) -> list:
         if preferred.exists():
             output.write_text(preferred.read_text(encoding="utf-8"), encoding="utf-8")
         command = [str(uv), "pip", "compile", "--quiet", "--universal", "--no-header", "--no-annotate"]
-        command += ["--python-version", f"{OLDEST[0]}.{OLDEST[1]}", "--fork-strategy", "fewest", "--no-config"]
+        command += [
+            "--python-version",
+            f"{OLDEST[0]}.{OLDEST[1]}",
+            "--fork-strategy",
+            "fewest",
+            "--no-config",
+        ]
         command += [item for extra in extras for item in ("--extra", extra)]
         command += ["pyproject.toml", "-o", str(output)]
         if subprocess.run(command, cwd=root).returncode:

@@ -33,7 +33,9 @@ def run(place: Environment, *module: str, learner: bool = False) -> int:
     Args:
         learner: keep the LABKIT_* variables; the course's own tests must not depend on a learner's choices.
     """
-    environment = {key: value for key, value in os.environ.items() if learner or not key.startswith("LABKIT_")}
+    environment = {
+        key: value for key, value in os.environ.items() if learner or not key.startswith("LABKIT_")
+    }
     return subprocess.run([str(place.python), "-m", *module], cwd=ROOT, env=environment).returncode
 
 

@@ -65,7 +65,9 @@ def choose(setting: str, system: str, driver: int) -> Choice:
         return Choice("cpu", "no NVIDIA driver seen")
     if driver < OLDEST_DRIVER:
         spoken = f"{driver // 1000}.{driver % 1000 // 10}"
-        return Choice("cpu", f"the NVIDIA driver speaks CUDA {spoken}, this torch needs 13.0: update the driver")
+        return Choice(
+            "cpu", f"the NVIDIA driver speaks CUDA {spoken}, this torch needs 13.0: update the driver"
+        )
     return Choice("cuda", "NVIDIA driver seen")
 
 
