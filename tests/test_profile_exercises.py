@@ -21,7 +21,7 @@ def test_every_failure_text_is_reached_and_filled_in(exercise):
     said = {}
     for path in sorted((ANSWERS / exercise.name).glob("wrong_*.py")):
         function = runpy.run_path(str(path))[exercise.name]
-        for _ in range(3):
+        for _ in range(10):
             seed = random.randrange(10**6)
             with pytest.raises(CheckFailed) as caught:
                 verify(exercise, guarded(function), seed)

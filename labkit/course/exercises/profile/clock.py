@@ -53,7 +53,8 @@ def _check_end(fn: Callable, rng: random.Random) -> None:
     want = rng.uniform(2e-3, 9e-3)
     repeats = rng.randint(4, 8)
     got = _run(fn, SimulatedDevice([want]), 2, repeats)
-    given = {"want_ms": f"{want * 1e3:.3f}", "got_ms": f"{float(got) * 1e3:.4f}", "repeats": repeats}
+    given: dict[str, Any] = {"want_ms": f"{want * 1e3:.3f}", "got_ms": f"{float(got) * 1e3:.4f}"}
+    given |= {"warmup": 2, "repeats": repeats}
     expect(float(got) > want / 20, "no_end", **given)
     expect(not close(got, want * 1e3, TOLERANCE), "milliseconds", **given)
     expect(not close(got, want * repeats, TOLERANCE), "sum", **given)
