@@ -13,3 +13,7 @@ class LabkitError(Exception):
         self.what = what
         self.remedy = remedy
         super().__init__(f"{what} {remedy}".strip())
+
+    def _render_traceback_(self) -> list[str]:
+        """What Jupyter shows: the message, without the lines of labkit that noticed it."""
+        return [self.what, *([self.remedy] if self.remedy else [])]

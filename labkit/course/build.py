@@ -1,9 +1,9 @@
 """From sources to notebooks: solutions/NN_name.py → notebooks/NN_name.ipynb and solutions/NN_name.ipynb.
 
-    labkit build               both editions of every notebook, executed
-    labkit build 01_profile    of one
-    labkit build --no-execute  the learner's edition alone
-    labkit build --check       compare with the sources, write nothing; 1 when something drifted
+labkit build               both editions of every notebook, executed
+labkit build 01_profile    of one
+labkit build --no-execute  the learner's edition alone
+labkit build --check       compare with the sources, write nothing; 1 when something drifted
 """
 
 import os
@@ -60,9 +60,13 @@ def executed(source: Path, *, cell_seconds: int = CELL_SECONDS) -> NotebookNode:
         try:
             client.execute(env=environment)
         except CellExecutionError as error:
-            raise LabkitError(f"{source.name}: {_where(notebook)} stopped: {error.ename}: {error.evalue}") from None
+            raise LabkitError(
+                f"{source.name}: {_where(notebook)} stopped: {error.ename}: {error.evalue}"
+            ) from None
         except CellTimeoutError:
-            raise LabkitError(f"{source.name}: {_where(notebook)} ran for more than {cell_seconds} s.") from None
+            raise LabkitError(
+                f"{source.name}: {_where(notebook)} ran for more than {cell_seconds} s."
+            ) from None
         except DeadKernelError:
             raise LabkitError(f"{source.name}: the kernel died in {_where(notebook)}.", "Memory?") from None
         seconds = time.perf_counter() - began
@@ -131,7 +135,9 @@ def _stale(there: NotebookNode, now: NotebookNode, kind: str) -> str:
         for number, cell in enumerate(now.cells, 1)
         if cell.cell_type == "code" and ("code", cell.source) not in ran
     ]
-    return f"; stale outputs: code cells {', '.join(changed)}" if changed else "; its code cells are unchanged"
+    return (
+        f"; stale outputs: code cells {', '.join(changed)}" if changed else "; its code cells are unchanged"
+    )
 
 
 def _write(source: Path, execute: bool, say: Callable[[str], Any]) -> None:
@@ -158,9 +164,13 @@ def _sources(names: Sequence[str]) -> list[Path]:
     every = sorted(paths.solutions().glob("[0-9][0-9]_*.py"))
     if not names:
         if not every:
-            raise LabkitError("There is no notebook source in solutions/.", "Sources are solutions/NN_name.py.")
+            raise LabkitError(
+                "There is no notebook source in solutions/.", "Sources are solutions/NN_name.py."
+            )
         return every
-    return [paths.solutions() / f"{work.full_name(name, [source.stem for source in every])}.py" for name in names]
+    return [
+        paths.solutions() / f"{work.full_name(name, [source.stem for source in every])}.py" for name in names
+    ]
 
 
 def _where(notebook: NotebookNode) -> str:
@@ -179,5 +189,3 @@ def _number(notebook: NotebookNode) -> None:
         for output in cell.outputs:
             if output.output_type == "execute_result":
                 output.execution_count = count
-
-

@@ -1,9 +1,9 @@
 """`check`: what a learner calls below each exercise.
 
-    check.latency_terms(latency_terms)             one line when right; what is wrong, in words, when not
-    check.latency_terms(latency_terms, seed=4711)  the same inputs again
-    check.hint("latency_terms")                    the next of three hints
-    fn = check.use("latency_terms", fn)            the learner's function when right, labkit's own otherwise
+check.latency_terms(latency_terms)             one line when right; what is wrong, in words, when not
+check.latency_terms(latency_terms, seed=4711)  the same inputs again
+check.hint("latency_terms")                    the next of three hints
+fn = check.use("latency_terms", fn)            the learner's function when right, labkit's own otherwise
 """
 
 import random
@@ -47,6 +47,9 @@ class Check:
 
     def __dir__(self) -> list[str]:
         return sorted({*exercises.names(), "hint", "use"})
+
+    def __repr__(self) -> str:
+        return texts.text("check.about", names=", ".join(exercises.names()))
 
     def use(self, name: str, function: Function | None = None) -> Function:
         """`function` when it passes the check of `name`; otherwise labkit's own, with a notice.
@@ -104,7 +107,7 @@ class Check:
         self._warn(exercise, function)
 
     def _verdict(self, exercise: Exercise, function: Function) -> str:
-        """"right", or the key of the notice that says why labkit's own function is used."""
+        """ "right", or the key of the notice that says why labkit's own function is used."""
         if self._right.get(exercise.name) is function:
             return "right"
         if not callable(function) or is_labkits_own(function, exercise.reference):
@@ -117,7 +120,9 @@ class Check:
             return "use.wrong"
         except KeyboardInterrupt:
             return "use.stopped"
-        except Exception:  # the stub, or a function so odd that the check itself stumbled: later cells must run
+        except (
+            Exception
+        ):  # the stub, or a function so odd that the check itself stumbled: later cells must run
             return "use.not_attempted"
         return "right"
 

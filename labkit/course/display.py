@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from labkit import results
 from labkit.course import texts
 
 MEASURED = "#0a7d4f"
@@ -49,6 +50,19 @@ class Badge:
         )
 
 
+@dataclass(frozen=True)
+class Note:
+    """One sentence, shown as a paragraph."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return f'<p style="max-width:46em">{html.escape(self.text)}</p>'
+
+
 def measured_here() -> Badge:
     """The badge of a figure that this machine has just measured."""
     return Badge(texts.text("badge.measured"), MEASURED)
@@ -56,7 +70,7 @@ def measured_here() -> Badge:
 
 def recorded(result: dict[str, Any]) -> Badge:
     """The badge of a recorded run, as `labkit.results.load` returns it."""
-    return Badge(str(result["badge"]), RECORDED)
+    return Badge(results.badge(result), RECORDED)
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,8 @@ class Table:
     def _repr_html_(self) -> str:
         head = "".join(_cell(cell, column, "th") for column, cell in enumerate(self.headers))
         body = "".join(
-            f"<tr>{''.join(_cell(cell, column, 'td') for column, cell in enumerate(row))}</tr>" for row in self.rows
+            "<tr>" + "".join(_cell(cell, column, "td") for column, cell in enumerate(row)) + "</tr>"
+            for row in self.rows
         )
         caption = f'<div style="margin-bottom:3px">{html.escape(self.caption)}</div>' if self.caption else ""
         return f"<div>{caption}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
@@ -90,8 +105,8 @@ class Table:
 
 def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
     """The first column to the left, the others to the right, as in the HTML."""
-    first, *rest = (cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths, strict=True)))
-    return "  ".join([first, *rest]).rstrip()
+    rest = [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+    return "  ".join([row[0].ljust(widths[0]), *rest]).rstrip()
 
 
 def _cell(cell: Any, column: int, tag: str) -> str:

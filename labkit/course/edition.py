@@ -24,7 +24,8 @@ KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": 
 
 def full(source: Source) -> NotebookNode:
     """The edition with solutions, without outputs; nbgrader's own format for an instructor's notebook."""
-    cells, used = [], set()
+    cells: list[NotebookNode] = []
+    used: set[str] = set()
     for given in source.cells:
         make = new_code_cell if given.cell_type == "code" else new_markdown_cell
         metadata = _metadata(given)
@@ -35,8 +36,15 @@ def full(source: Source) -> NotebookNode:
         "exercises": list(source.exercises),
         "points": {name: exercises.find(name).points for name in source.exercises},
     }
-    language = {"name": "python", "file_extension": ".py", "mimetype": "text/x-python", "pygments_lexer": "ipython3"}
-    notebook = new_notebook(cells=cells, metadata={"kernelspec": KERNEL, "language_info": language, "labkit": own})
+    language = {
+        "name": "python",
+        "file_extension": ".py",
+        "mimetype": "text/x-python",
+        "pygments_lexer": "ipython3",
+    }
+    notebook = new_notebook(
+        cells=cells, metadata={"kernelspec": KERNEL, "language_info": language, "labkit": own}
+    )
     return _stamped(_by_nbgrader(notebook, clear=False))
 
 
@@ -112,12 +120,18 @@ def _cell_id(given: NotebookNode, used: set[str]) -> str:
 
 def _by_nbgrader(notebook: NotebookNode, *, clear: bool) -> NotebookNode:
     """nbgrader's own steps from an instructor's notebook to a student's, as `generate_assignment` runs them."""
-    from nbgrader.preprocessors import CheckCellMetadata, ClearOutput, ClearSolutions, ComputeChecksums, LockCells
+    from nbgrader.preprocessors import (
+        CheckCellMetadata,
+        ClearOutput,
+        ClearSolutions,
+        ComputeChecksums,
+        LockCells,
+    )
 
     steps = [LockCells(), ClearOutput(), CheckCellMetadata(), ComputeChecksums(), CheckCellMetadata()]
     if clear:
         steps.insert(1, ClearSolutions(code_stub={"python": STUB}))
-    result, resources = copy.deepcopy(notebook), {}
+    result, resources = copy.deepcopy(notebook), {}  # type: NotebookNode, dict[str, object]
     for step in steps:
         step.log.setLevel(logging.CRITICAL)  # what it would log comes as the exception's text
         try:

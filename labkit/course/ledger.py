@@ -11,17 +11,20 @@ from typing import Any
 
 from labkit import results
 from labkit.course import store, texts
-from labkit.course.display import RECORDED, Badge, Table, measured_here, show as _display
+from labkit.course.display import RECORDED, Badge, Note, Table, measured_here
+from labkit.course.display import show as _display
 from labkit.course.predictions import quantity
 from labkit.errors import LabkitError
 
-FIGURES = {  # field → (unit shown, factor from the field's own unit)
-    "ttft": ("ms", 1e3),
-    "tpot": ("ms", 1e3),
-    "throughput": ("tokens/s", 1.0),
-    "memory": ("GB", 1e-9),
-    "quality": ("bits/byte", 1.0),
-    "cost": ("$/M tokens", 1.0),
+FIGURES: dict[
+    str, tuple[tuple[str, float], ...]
+] = {  # field → units to show it in, the largest that fits first
+    "ttft": (("ms", 1e-3),),
+    "tpot": (("ms", 1e-3),),
+    "throughput": (("tokens/s", 1.0),),
+    "memory": (("GB", 1e9), ("MB", 1e6)),
+    "quality": (("bits/byte", 1.0),),
+    "cost": (("$/M tokens", 1.0),),
 }
 
 
@@ -110,21 +113,6 @@ def show() -> None:
         show_figure(picture(mine, theirs), texts.text("ledger.picture"))
 
 
-@dataclass(frozen=True)
-class Note:
-    """One sentence, shown as a paragraph."""
-
-    text: str
-
-    def __repr__(self) -> str:
-        return self.text
-
-    def _repr_html_(self) -> str:
-        import html
-
-        return f'<p style="max-width:46em">{html.escape(self.text)}</p>'
-
-
 def table(mine: tuple[Rung, ...], theirs: tuple[Rung, ...]) -> Table:
     """Both ladders, one row a rung; a column that nobody measured yet is left out."""
     every = mine + theirs
@@ -140,8 +128,10 @@ def table(mine: tuple[Rung, ...], theirs: tuple[Rung, ...]) -> Table:
 
 def _shown(rung: Rung, field: str) -> str:
     value = getattr(rung, field)
-    unit, factor = FIGURES[field]
-    return "–" if value is None else quantity(value * factor, unit)
+    if value is None:
+        return "–"
+    unit, size = next((pair for pair in FIGURES[field] if value >= pair[1]), FIGURES[field][-1])
+    return quantity(value / size, unit)
 
 
 def _rung(name: str, model: str, device: str, notebook: str, badge: str, figures: dict[str, Any]) -> Rung:
@@ -166,8 +156,10 @@ def _replaced(entries: list[dict[str, Any]], new: dict[str, Any]) -> list[dict[s
 
 def _read(entry: dict[str, Any]) -> Rung:
     """A kept rung; fields of a newer version are ignored, missing or damaged ones are empty."""
-    words = {key: str(entry.get(key, "")) for key in ("name", "model", "device", "badge", "notebook")}
-    numbers = {
-        field: float(entry[field]) if isinstance(entry.get(field), int | float) else None for field in FIGURES
+    fields: dict[str, Any] = {
+        key: str(entry.get(key, "")) for key in ("name", "model", "device", "badge", "notebook")
     }
-    return Rung(**words, **numbers)
+    for field in FIGURES:
+        value = entry.get(field)
+        fields[field] = float(value) if isinstance(value, int | float) else None
+    return Rung(**fields)

@@ -26,12 +26,16 @@ def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
             value = getattr(rung, field)
             if value:
                 axes.plot(value * 1e3, height, marker, color=colour, markersize=8)
-                axes.annotate(f"{value * 1e3:.3g}", (value * 1e3, height), (7, 4), textcoords="offset points", size=8)
+                axes.annotate(
+                    f"{value * 1e3:.3g}", (value * 1e3, height), (7, 4), textcoords="offset points", size=8
+                )
         _dress(axes, [getattr(rung, field) for rung, _, _ in rows], texts.text(f"ledger.{field}"))
-    for limit in (FELT_MS, LEFT_MS):
-        left.axvline(limit, color="#999", linewidth=1, linestyle="--", zorder=0)
-        left.annotate(f"{limit:g} ms", (limit, 1.0), (2, 2), xycoords=("data", "axes fraction"),
-                      textcoords="offset points", size=7, color="#666")  # fmt: skip
+    for limit, key in ((FELT_MS, "felt"), (LEFT_MS, "left")):
+        low, high = left.get_xlim()
+        if low < limit < high:
+            left.axvline(limit, color="#999", linewidth=1, linestyle="--", zorder=0)
+            left.text(limit, 1.02, texts.text(f"ledger.{key}"), transform=left.get_xaxis_transform(),
+                      size=7, color="#666", ha="center")  # fmt: skip
     left.set_yticks(range(len(rows)), [f"{rung.name}\n{rung.model}" for rung, _, _ in rows], size=8)
     left.set_ylim(len(rows) - 0.5, -0.5)
     _legend(figure, mine, theirs)
@@ -41,9 +45,15 @@ def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
 def _dress(axes: Any, values: list[float | None], label: str) -> None:
     """A logarithmic axis around the values, in milliseconds."""
     measured = [value * 1e3 for value in values if value]
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
     axes.set_xscale("log")
     if measured:
-        axes.set_xlim(min(measured) / 3, max(measured) * 4)
+        axes.set_xlim(min(measured) / 4, max(measured) * 6)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.tick_params(axis="x", labelsize=8)
     axes.set_xlabel(f"{label} [ms]")
     axes.grid(axis="x", which="major", color="#ddd")
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -55,7 +65,9 @@ def _legend(figure: Any, mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> No
 
     handles = []
     if mine:
-        handles.append(Line2D([], [], marker="o", linestyle="", color=MEASURED, label=texts.text("badge.measured")))
+        handles.append(
+            Line2D([], [], marker="o", linestyle="", color=MEASURED, label=texts.text("badge.measured"))
+        )
     if theirs:
         handles.append(Line2D([], [], marker="s", linestyle="", color=RECORDED, label=theirs[0].badge))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)

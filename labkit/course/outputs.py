@@ -19,7 +19,9 @@ LARGEST_FILE = 800_000  # bytes
 TEXTUAL = re.compile(r"text/|application/json|image/svg|javascript")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
 CELL_FILE = re.compile(r"\S*[/\\]ipykernel_\d+[/\\]\d+\.py")
-PATH = re.compile(r"(?<![\w.:/<>])(?:/(?:home|Users|root|tmp|work|var|opt|mnt|private)/|[A-Za-z]:\\)[^\s'\"<>,;:)]+")
+PATH = re.compile(
+    r"(?<![\w.:/<>])(?:/(?:home|Users|root|tmp|work|var|opt|mnt|private)/|[A-Za-z]:\\)[^\s'\"<>,;:)]+"
+)
 
 
 def clean(notebook: NotebookNode, folders: Sequence[Path] = ()) -> None:
@@ -38,7 +40,9 @@ def clean(notebook: NotebookNode, folders: Sequence[Path] = ()) -> None:
         if cell.cell_type != "code":
             continue
         cell.metadata.pop("execution", None)  # wall-clock times of this run
-        cell.outputs = [kept for output in _merged(cell.outputs) if (kept := _cleaned(output, names)) is not None]
+        cell.outputs = [
+            kept for output in _merged(cell.outputs) if (kept := _cleaned(output, names)) is not None
+        ]
         for text in _texts(cell.outputs):
             if found := PATH.search(text):
                 raise LabkitError(
@@ -53,10 +57,13 @@ def check_size(text: str, notebook: NotebookNode) -> None:
     if size <= LARGEST_FILE:
         return
     weights = sorted(
-        ((len(str(cell.get("outputs", ""))), number) for number, cell in enumerate(notebook.cells, 1)), reverse=True
+        ((len(str(cell.get("outputs", ""))), number) for number, cell in enumerate(notebook.cells, 1)),
+        reverse=True,
     )
     largest = ", ".join(f"cell {number} ({weight / 1e3:.0f} kB)" for weight, number in weights[:3])
-    raise LabkitError(f"The executed notebook has {size / 1e6:.2f} MB, more than {LARGEST_FILE / 1e6} MB: {largest}.")
+    raise LabkitError(
+        f"The executed notebook has {size / 1e6:.2f} MB, more than {LARGEST_FILE / 1e6} MB: {largest}."
+    )
 
 
 def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
@@ -64,7 +71,11 @@ def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
     merged: list[NotebookNode] = []
     for output in outputs:
         last = merged[-1] if merged else None
-        if last is not None and output.output_type == "stream" == last.output_type and output.name == last.name:
+        if (
+            last is not None
+            and output.output_type == "stream" == last.output_type
+            and output.name == last.name
+        ):
             last.text += output.text
         else:
             merged.append(output)
@@ -124,7 +135,11 @@ def _machine_names(folders: Sequence[Path]) -> list[tuple[str, str]]:
     """Folders of this machine and what to write instead, longest first."""
     known = [(folder, "work") for folder in folders]
     known += [(Path(sysconfig.get_paths()[key]), "<python>") for key in ("purelib", "platlib", "stdlib")]
-    known += [(Path(sys.prefix), "<python>"), (paths.root(), ""), (Path(tempfile.gettempdir()), "<temporary>")]
+    known += [
+        (Path(sys.prefix), "<python>"),
+        (paths.root(), ""),
+        (Path(tempfile.gettempdir()), "<temporary>"),
+    ]
     known += [(Path.home(), "~")]
     pairs = {str(path): word for path, word in known} | {str(path.resolve()): word for path, word in known}
     full = [(f"{name}{os.sep}", f"{word}/" if word else "") for name, word in pairs.items()]

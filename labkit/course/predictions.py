@@ -41,7 +41,9 @@ class Predict:
         guess = float(value) if isinstance(value, int | float) else None
         unit = unit or str(kept.get("unit", ""))
         number = _number(measured)
-        headers = [texts.text(f"predict.{key}") for key in ("what", "predicted", "measured", "verdict", "source")]
+        headers = [
+            texts.text(f"predict.{key}") for key in ("what", "predicted", "measured", "verdict", "source")
+        ]
         row = [name, "–" if guess is None else quantity(guess, unit), quantity(number, unit)]
         show(Table(headers, [[*row, _verdict(guess, number), measured_here()]]))
 
@@ -59,7 +61,9 @@ def quantity(value: float, unit: str = "") -> str:
 
 def _number(value: Any) -> float:
     if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-        raise LabkitError(f"{shown(value)} is not a number.", "Write a plain number; the unit is given separately.")
+        raise LabkitError(
+            f"{shown(value)} is not a number.", "Write a plain number; the unit is given separately."
+        )
     number = float(value)
     if not math.isfinite(number):
         raise LabkitError(f"{number} is not a finite number.", "Write a plain number, such as 12 or 0.5.")
@@ -77,7 +81,9 @@ def _verdict(guess: float | None, measured: float) -> str:
     factor = max(guess / measured, measured / guess)
     if factor < 1.2:
         return texts.text("predict.close")
-    return texts.text("predict.high" if abs(guess) > abs(measured) else "predict.low", factor=quantity(factor))
+    return texts.text(
+        "predict.high" if abs(guess) > abs(measured) else "predict.low", factor=quantity(factor)
+    )
 
 
 predict = Predict()

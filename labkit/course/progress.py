@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from labkit.course import exercises, store, texts
+from labkit.course.display import MEASURED
 from labkit.course.display import show as _display
 from labkit.course.exercise import Exercise
 
@@ -49,7 +50,10 @@ class Report:
     def __str__(self) -> str:
         blocks = []
         for part in self.notebooks:
-            marks = [f"  {'✓' if line.passed else '○'} {line.exercise.name:<24} {_detail(line)}" for line in part.lines]
+            marks = [
+                f"  {'✓' if line.passed else '○'} {line.exercise.name:<24} {_detail(line)}"
+                for line in part.lines
+            ]
             blocks.append("\n".join([_headline(part), *marks]))
         return "\n\n".join(blocks) or texts.text("progress.nothing")
 
@@ -64,7 +68,9 @@ def report(notebooks: Sequence[str] = ()) -> Report:
     remembered = store.read()["exercises"]
     parts = []
     for notebook in notebooks or exercises.notebooks():
-        lines = tuple(_line(exercise, remembered.get(exercise.name, {})) for exercise in exercises.of(notebook))
+        lines = tuple(
+            _line(exercise, remembered.get(exercise.name, {})) for exercise in exercises.of(notebook)
+        )
         parts.append(NotebookReport(notebook, lines))
     return Report(tuple(parts))
 
@@ -112,7 +118,9 @@ def _number(value: Any) -> int:
 
 
 def _headline(part: NotebookReport) -> str:
-    fields = dict(zip(("core", "cores", "extra", "extras"), part.count("core") + part.count("extra"), strict=True))
+    fields = dict(
+        zip(("core", "cores", "extra", "extras"), part.count("core") + part.count("extra"), strict=True)
+    )
     earned, possible = part.points
     return texts.text("progress.headline", notebook=part.notebook, points=earned, possible=possible, **fields)
 
@@ -120,21 +128,28 @@ def _headline(part: NotebookReport) -> str:
 def _detail(line: Line) -> str:
     exercise = line.exercise
     level = texts.text(f"progress.{exercise.level}")
-    return texts.text("progress.detail", level=level, points=exercise.points, minutes=exercise.minutes, title=line.title)
+    return texts.text(
+        "progress.detail", level=level, points=exercise.points, minutes=exercise.minutes, title=line.title
+    )
 
 
 def _block(part: NotebookReport) -> str:
     """A bar of how far, and one row an exercise."""
     earned, possible = part.points
     width = 100 * earned / possible if possible else 0
-    rows = "".join(
-        f'<tr><td style="text-align:left;color:{"#0a7d4f" if line.passed else "#888"}">{"✓" if line.passed else "○"}</td>'
-        f'<td style="text-align:left"><code>{html.escape(line.exercise.name)}</code></td>'
-        f'<td style="text-align:left">{html.escape(_detail(line))}</td></tr>'
-        for line in part.lines
-    )
+    rows = "".join(_row(line) for line in part.lines)
     bar = (
         '<div style="background:#8883;border-radius:4px;height:8px;max-width:32em;margin:4px 0 6px">'
-        f'<div style="background:#0a7d4f;border-radius:4px;height:8px;width:{width:.0f}%"></div></div>'
+        f'<div style="background:{MEASURED};border-radius:4px;height:8px;width:{width:.0f}%"></div></div>'
     )
     return f"<div><b>{html.escape(_headline(part))}</b>{bar}<table>{rows}</table></div>"
+
+
+def _row(line: Line) -> str:
+    colour, mark = (MEASURED, "✓") if line.passed else ("#888", "○")
+    left = 'style="text-align:left"'
+    return (
+        f'<tr><td style="text-align:left;color:{colour}">{mark}</td>'
+        f"<td {left}><code>{html.escape(line.exercise.name)}</code></td>"
+        f"<td {left}>{html.escape(_detail(line))}</td></tr>"
+    )

@@ -30,7 +30,10 @@ def missing_when_graded(function: Callable[..., Any], notebook: str) -> Missing:
     if code is None:
         return {}
     names = _globals_of(function)
-    there = _bound_in_cell(code.co_filename) | _set_up_names(notebook) | set(dir(builtins))
+    set_up = _set_up_names(notebook)
+    if set_up is None:  # without the pristine notebook, any import counts as the set-up cell's
+        set_up = {name for name, value in names.items() if isinstance(value, types.ModuleType)}
+    there = _bound_in_cell(code.co_filename) | set_up | set(dir(builtins))
     missing: Missing = {}
     for used in _loaded(code, names, set()):
         if used.split(".")[0] == "labkit" or _is_labkits(names.get(used)):
@@ -44,7 +47,11 @@ def is_labkits_own(function: Callable[..., Any], reference: Callable[..., Any]) 
     """Whether an "answer" is labkit's function, handed straight back."""
     plain = inspect.unwrap(function)
     code = getattr(plain, "__code__", None)
-    return plain is reference or _is_labkits(plain) or (code is not None and code is getattr(reference, "__code__", 0))
+    return (
+        plain is reference
+        or _is_labkits(plain)
+        or (code is not None and code is getattr(reference, "__code__", 0))
+    )
 
 
 def _loaded(code: types.CodeType, names: dict[str, Any], seen: set[types.CodeType]) -> Iterator[str]:
@@ -92,14 +99,16 @@ def _bound_in_cell(filename: str) -> set[str]:
     return _bound("".join(linecache.getlines(filename)))
 
 
-def _set_up_names(notebook: str) -> set[str]:
-    """Names that the set-up cell of the pristine notebook imports; none when the file is not there."""
+def _set_up_names(notebook: str) -> set[str] | None:
+    """Names that the set-up cell of the pristine notebook binds; None when the file cannot be read."""
     try:
         content = json.loads((paths.notebooks() / f"{notebook}.ipynb").read_text(encoding="utf-8"))
-        cells = [cell for cell in content["cells"] if cell["metadata"].get("labkit", {}).get("role") == "setup"]
+        cells = [
+            cell for cell in content["cells"] if cell["metadata"].get("labkit", {}).get("role") == "setup"
+        ]
         sources = ["".join(cell["source"]) for cell in cells]
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
+        return None
     return set().union(*(_bound(source) for source in sources))
 
 
@@ -112,7 +121,11 @@ def _bound(source: str) -> set[str]:
         return set()
     found: set[str] = set()
     for node in tree.body:
-        for inner in [node] if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) else ast.walk(node):
+        for inner in (
+            [node]
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+            else ast.walk(node)
+        ):
             if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 found.add(inner.name)
             elif isinstance(inner, ast.alias):

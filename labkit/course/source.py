@@ -1,10 +1,10 @@
 """A notebook's source: solutions/NN_name.py in jupytext's percent format, read and checked.
 
-    # %% [markdown]                  prose
-    # %% role="setup"                imports and the like, one cell, before the first answer
-    # %% answer="latency_terms"      the function, its body between ### BEGIN SOLUTION and ### END SOLUTION
-    # %% check="latency_terms"       exactly: check.latency_terms(latency_terms)
-    # %% tags=["…"]                  other code cells, with or without tags
+# %% [markdown]                  prose
+# %% role="setup"                imports and the like, one cell, before the first answer
+# %% answer="latency_terms"      the function, its body between ### BEGIN SOLUTION and ### END SOLUTION
+# %% check="latency_terms"       exactly: check.latency_terms(latency_terms)
+# %% tags=["…"]                  other code cells, with or without tags
 """
 
 import ast
@@ -51,7 +51,9 @@ def read(path: Path) -> Source:
     try:
         text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
-        raise LabkitError(f"There is no notebook source {path.name}.", "Sources are solutions/NN_name.py.") from None
+        raise LabkitError(
+            f"There is no notebook source {path.name}.", "Sources are solutions/NN_name.py."
+        ) from None
     except UnicodeDecodeError as error:
         raise LabkitError(f"{path.name} is not UTF-8 text: {error}.", "Save it as UTF-8.") from None
     return parse(text, path.stem)
@@ -85,7 +87,9 @@ def _check_cell(cell: NotebookNode, place: str, notebook: str) -> None:
     """One cell by itself: its marker, its syntax, what its role asks for."""
     marks = set(cell.metadata) - {"tags"}
     if unknown := sorted(set(cell.metadata) - KEYS):
-        raise LabkitError(f"{place}: unknown mark {unknown[0]!r}.", f"A cell may have {', '.join(sorted(KEYS))}.")
+        raise LabkitError(
+            f"{place}: unknown mark {unknown[0]!r}.", f"A cell may have {', '.join(sorted(KEYS))}."
+        )
     if cell.cell_type != "code":
         if marks or BEGIN in cell.source:
             raise LabkitError(f"{place}: only a code cell can be set-up, answer or check.")
@@ -98,7 +102,9 @@ def _check_cell(cell: NotebookNode, place: str, notebook: str) -> None:
     if "answer" in marks:
         _check_answer(cell, tree, place, notebook)
     elif BEGIN in cell.source or END in cell.source:
-        raise LabkitError(f"{place}: a solution stands outside an answer cell.", 'Mark the cell answer="NAME".')
+        raise LabkitError(
+            f"{place}: a solution stands outside an answer cell.", 'Mark the cell answer="NAME".'
+        )
     if "check" in marks:
         name = _exercise(cell.metadata["check"], place, notebook)
         if cell.source.strip() != f"check.{name}({name})":
@@ -112,8 +118,14 @@ def _check_answer(cell: NotebookNode, tree: ast.Module, place: str, notebook: st
     if len(functions) != 1:
         raise LabkitError(f"{place}: an answer cell defines its function once: def {name}(…).")
     if not ast.get_docstring(functions[0]):
-        raise LabkitError(f"{place}: {name} has no docstring.", "State what goes in and comes out, with units.")
-    marks = [(number, line.strip()) for number, line in enumerate(cell.source.splitlines(), 1) if "SOLUTION" in line]
+        raise LabkitError(
+            f"{place}: {name} has no docstring.", "State what goes in and comes out, with units."
+        )
+    marks = [
+        (number, line.strip())
+        for number, line in enumerate(cell.source.splitlines(), 1)
+        if "SOLUTION" in line
+    ]
     if [mark for _, mark in marks] != [BEGIN, END]:
         raise LabkitError(f"{place}: {name} needs one line {BEGIN} and, below it, one line {END}.")
     if not functions[0].lineno < marks[0][0] < marks[1][0] or marks[0][0] > (functions[0].end_lineno or 0):
@@ -146,7 +158,9 @@ def _check_order(cells: Sequence[NotebookNode], notebook: str) -> None:
                 raise LabkitError(f"{place}: a second check cell for {name}.")
             checked.add(name)
     if unchecked := sorted(answered - checked):
-        raise LabkitError(f"{notebook}.py: {unchecked[0]} has no check cell.", f'Add # %% check="{unchecked[0]}".')
+        raise LabkitError(
+            f"{notebook}.py: {unchecked[0]} has no check cell.", f'Add # %% check="{unchecked[0]}".'
+        )
 
 
 def _check_complete(names: Sequence[str], notebook: str) -> None:

@@ -9,8 +9,9 @@ import functools
 import inspect
 import io
 import random
+import textwrap
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -21,6 +22,7 @@ from labkit.errors import LabkitError
 
 Answer = Callable[..., Any]
 PRINTED_LINES = 8
+WIDTH = 100
 
 
 class _Witness:
@@ -39,6 +41,11 @@ class _Witness:
         self.returned = show(result)
         return result
 
+    def printed(self) -> list[str]:
+        """The end of what the last call printed, where the answer tells (see `guarded`)."""
+        lines = str(getattr(self._answer, "printed", "")).splitlines()[-PRINTED_LINES:]
+        return [texts.text("check.printed", line=line) for line in lines]
+
 
 def verify(exercise: Exercise, answer: Answer, seed: int) -> None:
     """Check one answer on the inputs that `seed` gives; returning means right.
@@ -56,12 +63,12 @@ def verify(exercise: Exercise, answer: Answer, seed: int) -> None:
     try:
         exercise.check(witness, random.Random(seed))
     except Wrong as wrong:
-        raise _failed(exercise, wrong.key, wrong.fields, seed) from None
+        raise _failed(exercise, wrong.key, wrong.fields, seed, witness.printed()) from None
     except AnswerRaised as raised:
         if raised.kind == "NotImplementedError" and not raised.message:
             raise NotAttempted(texts.text("check.not_attempted", name=exercise.name)) from None
         fields = {"kind": raised.kind, "message": raised.message, "arguments": witness.arguments}
-        raise _failed(exercise, "raised", fields, seed, raised.lines) from None
+        raise _failed(exercise, "raised", fields, seed, [*raised.lines, *witness.printed()]) from None
     except LabkitError:
         raise
     except Exception as error:
@@ -69,14 +76,14 @@ def verify(exercise: Exercise, answer: Answer, seed: int) -> None:
             raise  # nothing came back yet, so the fault is the check's own
         # The check stumbled over what came back: a None, a string, a tuple of the wrong length.
         fields = {"arguments": witness.arguments, "returned": witness.returned, "error": str(error)}
-        raise _failed(exercise, "unusable", fields, seed) from None
+        raise _failed(exercise, "unusable", fields, seed, witness.printed()) from None
 
 
 def guarded(function: Answer) -> Answer:
     """The learner's function as a check may call it: it gets copies, and its exceptions become AnswerRaised.
 
-    What it prints is held back (a check may call it hundreds of times); when it raises, the last lines are
-    part of AnswerRaised.
+    What it prints is held back (a check may call it hundreds of times): the last call's text is left in
+    `call.printed`, and a failure shows the end of it.
     """
 
     @functools.wraps(function)
@@ -89,9 +96,9 @@ def guarded(function: Answer) -> Answer:
         except (Wrong, AnswerRaised):
             raise  # from a callable that the check passed in
         except (Exception, SystemExit) as error:
-            lines = _own_lines(error.__traceback__)
-            lines += [f"printed: {line}" for line in printed.getvalue().splitlines()[-PRINTED_LINES:]]
-            raise AnswerRaised(type(error).__name__, str(error), lines) from None
+            raise AnswerRaised(type(error).__name__, str(error), _own_lines(error.__traceback__)) from None
+        finally:
+            call.__dict__["printed"] = printed.getvalue()
 
     return call
 
@@ -139,18 +146,26 @@ def _own_lines(trace: TracebackType | None) -> list[str]:
 
 
 def _failed(
-    exercise: Exercise, key: str, fields: dict[str, Any], seed: int, lines: tuple[str, ...] = ()
+    exercise: Exercise, key: str, fields: dict[str, Any], seed: int, lines: Sequence[str] = ()
 ) -> CheckFailed:
     """The words for one failure: which exercise, what does not hold, the learner's own lines, and the seed."""
     name = exercise.name
     title = texts.exercise(exercise.notebook, name).title
     said = texts.failure(exercise.notebook, name, key, {"name": name, **fields})
-    body = [*said.splitlines(), *lines]
-    text = "\n".join(
-        [
-            texts.text("check.failed", name=name, title=title),
-            *(f"  {line}".rstrip() for line in body),
-            "  " + texts.text("check.reproduce", name=name, seed=seed),
-        ]
-    )
-    return CheckFailed(text, key, seed)
+    body = [*said.splitlines(), *lines, texts.text("check.reproduce", name=name, seed=seed)]
+    wrapped = [part for line in body for part in _wrapped(line)]
+    return CheckFailed("\n".join([texts.text("check.failed", name=name, title=title), *wrapped]), key, seed)
+
+
+def _wrapped(line: str) -> list[str]:
+    """A line indented under the headline and broken at spaces; what already has an indent keeps it."""
+    indent = "  " + " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line.strip(),
+        WIDTH,
+        initial_indent=indent,
+        subsequent_indent=indent + "  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+        replace_whitespace=False,
+    ) or [""]

@@ -3,6 +3,7 @@
 import base64
 import inspect
 import io
+import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +28,15 @@ def show_figure(figure: "Figure", description: str) -> None:
 
 
 def explore(draw: Callable[..., "Figure"], description: str, **grid: Sequence[Any]) -> None:
-    """One slider for each measured axis, and the picture that `draw` makes at their position.
+    """One slider for each measured axis, and below them the picture that `draw` makes at their position.
+
+    The picture is a plain PNG output which the sliders replace, so it stays where there are no sliders: on paper,
+    in an exported page, and where ipywidgets is absent. It starts at the middle of the grid.
 
     Args:
         draw: called with one value of each axis by name; returns a matplotlib Figure.
         description: what the picture shows, for readers who cannot see it.
         grid: for each axis its measured points, `prompt_tokens=[16, 64, 256]`.
-
-    On paper, and where ipywidgets is absent, the picture at the middle of the grid stays.
 
     Raises:
         LabkitError: when an axis has no points, or `draw` does not take the axes.
@@ -44,61 +46,67 @@ def explore(draw: Callable[..., "Figure"], description: str, **grid: Sequence[An
     if not in_notebook():
         print(description)
         return
-    from IPython.display import display
+    from IPython.display import display, update_display
 
-    bundle = {"image/png": _encoded(_png(draw(**middle))), "text/plain": description}
-    widget = _sliders(draw, grid, middle)
-    if widget is not None:
-        bundle |= {WIDGET_MIME: widget._repr_mimebundle_()[WIDGET_MIME]}
-    display(bundle, raw=True)
+    seen: dict[tuple[Any, ...], str] = {}
+
+    def bundle(**values: Any) -> dict[str, str]:
+        key = tuple(values.values())
+        if key not in seen:
+            seen[key] = _encoded(_png(draw(**values)))
+        return {"image/png": seen[key], "text/plain": description}
+
+    shown = uuid.uuid4().hex
+    sliders = _sliders(
+        grid, middle, lambda values: update_display(bundle(**values), raw=True, display_id=shown)
+    )
+    if sliders is not None:
+        display(sliders)
+    display(bundle(**middle), raw=True, display_id=shown)
 
 
-def _sliders(draw: Callable[..., "Figure"], grid: dict[str, Sequence[Any]], start: dict[str, Any]) -> Any:
-    """The live widget, or None without ipywidgets."""
+def _sliders(
+    grid: dict[str, Sequence[Any]], start: dict[str, Any], moved: Callable[[dict[str, Any]], None]
+) -> Any:
+    """The sliders, calling `moved` with all their values; None without ipywidgets."""
     try:
         import ipywidgets
     except ImportError:
         return None
-    seen: dict[tuple[Any, ...], bytes] = {}
-    image = ipywidgets.Image(format="png", layout=ipywidgets.Layout(max_width="100%"))
     sliders = {
         axis: ipywidgets.SelectionSlider(
             options=[(_label(point), point) for point in points],
             value=start[axis],
             description=axis.replace("_", " "),
             continuous_update=False,
-            style={"description_width": "initial"},
+            style={"description_width": "9em"},
+            layout={"width": "32em"},
         )
         for axis, points in grid.items()
     }
-
-    def redraw(_: Any = None) -> None:
-        values = {axis: slider.value for axis, slider in sliders.items()}
-        key = tuple(values.values())
-        if key not in seen:
-            seen[key] = _png(draw(**values))
-        image.value = seen[key]
-
     for slider in sliders.values():
-        slider.observe(redraw, names="value")
-    redraw()
-    return ipywidgets.VBox([*sliders.values(), image])
+        slider.observe(lambda _: moved({axis: one.value for axis, one in sliders.items()}), names="value")
+    return ipywidgets.VBox(list(sliders.values()))
 
 
 def _check_grid(draw: Callable[..., "Figure"], grid: dict[str, Sequence[Any]]) -> None:
     empty = [axis for axis, points in grid.items() if not len(points)]
     if empty or not grid:
-        raise LabkitError(f"There is no measured point on {empty[0] if empty else 'any axis'}.", "Measure some first.")
+        where = empty[0] if empty else "any axis"
+        raise LabkitError(f"There is no measured point on {where}.", "Measure some first.")
     try:
         inspect.signature(draw).bind(**grid)
     except TypeError as error:
-        raise LabkitError(f"The drawing function does not take the axes {', '.join(grid)}: {error}.") from None
+        axes = ", ".join(grid)
+        raise LabkitError(f"The drawing function does not take the axes {axes}: {error}.") from None
     if any(len(set(points)) != len(points) for points in grid.values()):
         raise LabkitError("A measured point appears twice on one axis.", "Give each point once.")
 
 
 def _label(point: Any) -> str:
-    return f"{point:,}" if isinstance(point, int) else f"{point:g}" if isinstance(point, float) else str(point)
+    if isinstance(point, float):
+        return f"{point:g}"
+    return f"{point:,}" if isinstance(point, int) else str(point)
 
 
 def _png(figure: "Figure") -> bytes:

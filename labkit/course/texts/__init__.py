@@ -99,7 +99,9 @@ def _read(name: str, language: str) -> dict[str, Any]:
     languages = sorted({entry.parent.name for folder in _folders for entry in folder.glob(f"*/{name}.toml")})
     raise LabkitError(
         f"There are no texts for {name} in the language {language!r}.",
-        f"Set LABKIT_LANG to one of: {', '.join(languages)}." if languages else f"Add {language}/{name}.toml.",
+        f"Set LABKIT_LANG to one of: {', '.join(languages)}."
+        if languages
+        else f"Add {language}/{name}.toml.",
     )
 
 
@@ -107,7 +109,9 @@ def _parse(template: Any, where: str) -> None:
     try:
         list(string.Formatter().parse(template))
     except (TypeError, ValueError) as error:
-        raise LabkitError(f"The text {where} cannot be filled in: {error}.", "Write a literal brace twice.") from error
+        raise LabkitError(
+            f"The text {where} cannot be filled in: {error}.", "Write a literal brace twice."
+        ) from error
 
 
 def _missing(key: str, name: str) -> LabkitError:

@@ -21,7 +21,9 @@ def show(value: Any, depth: int = 2) -> str:
     if isinstance(value, float):
         return _number(value)
     if isinstance(value, str | bytes):
-        return _cut(repr(value[:CHARACTERS])) if len(value) <= CHARACTERS else f"{value[: CHARACTERS // 2]!r}…"
+        return (
+            _cut(repr(value[:CHARACTERS])) if len(value) <= CHARACTERS else f"{value[: CHARACTERS // 2]!r}…"
+        )
     if isinstance(value, list | tuple):
         return _sequence(value, depth)
     if isinstance(value, dict):
