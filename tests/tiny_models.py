@@ -1,4 +1,4 @@
-"""Tiny random models and a byte-level tokenizer, built in a moment, for tests that need no trained weights."""
+"""Tiny random models and a byte-level tokenizer, built for tests that need no trained weights."""
 
 from __future__ import annotations
 

@@ -78,7 +78,10 @@ def _checkpoint(
     folder = sources.config_folder(name)
     config = _read_config(folder, name)
     refuse_config(config, name)
-    skeleton = fill.skeleton(config, dtype)
+    try:
+        skeleton = fill.skeleton(config, dtype)
+    except Exception as error:  # a model class may trip over its settings in any way
+        raise LabkitError(f"{name} cannot be built from its config.json: {error}.", TAKEN) from error
     refuse_model(skeleton, name)
     memory.require(name, fill.stored_bytes(skeleton), device, dtype, _vocab())
     if random_weights:
