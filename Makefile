@@ -8,7 +8,7 @@ STARTER := $(firstword $(PYTHON) $(foreach name,python3 python3.13 python3.12 py
 RUN = @TORCH="$(TORCH)" PYTHON="$(PYTHON)" "$(or $(STARTER),python3)" scripts/setup.py
 
 .DEFAULT_GOAL := help
-.PHONY: help lab install doctor test test-slow check lock
+.PHONY: help lab install doctor test test-slow check lock sums
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -18,3 +18,6 @@ lab install test test-slow check lock:
 
 doctor: install
 	@.venv/bin/python -m labkit doctor $(ARGS)
+
+sums:
+	@"$(or $(STARTER),python3)" scripts/checksums.py

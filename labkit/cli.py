@@ -28,9 +28,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 @app.command()
 def doctor(as_json: Json = False) -> None:
     """Check this machine: what will run, what will not, and how to mend what is broken."""
-    from labkit import doctor as examination
+    from labkit.doctor import examine
 
-    report = examination.examine()
+    report = examine()
     if as_json:
         print(report.json())
     else:
