@@ -24,7 +24,9 @@ from labkit.errors import LabkitError
 MEASURED_HERE = "measured here"
 
 
-def record(name: str, figures: dict[str, Any], *, device_slug: str | None = None, device: str | None = None) -> Path:
+def record(
+    name: str, figures: dict[str, Any], *, device_slug: str | None = None, device: str | None = None
+) -> Path:
     """Write figures as data/results/<device_slug>/<name>.json and return that path.
 
     Args:
@@ -122,7 +124,9 @@ def to_plain(value: Any) -> Any:
         return value
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
-            raise LabkitError("A figure to record is NaN or infinite.", "Leave it out, or record None with a reason.")
+            raise LabkitError(
+                "A figure to record is NaN or infinite.", "Leave it out, or record None with a reason."
+            )
         return value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -141,7 +145,9 @@ def to_plain(value: Any) -> Any:
 
 def _check_name(name: str) -> None:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise LabkitError(f"{name!r} cannot name a record.", "Use letters, digits, dots, hyphens and underscores.")
+        raise LabkitError(
+            f"{name!r} cannot name a record.", "Use letters, digits, dots, hyphens and underscores."
+        )
 
 
 def _processor() -> str:

@@ -96,7 +96,9 @@ class Measurement:
         return min(self.seconds)
 
     def __str__(self) -> str:
-        return f"{duration(self.median)} ({duration(self.low)} to {duration(self.high)}, n={len(self.seconds)})"
+        return (
+            f"{duration(self.median)} ({duration(self.low)} to {duration(self.high)}, n={len(self.seconds)})"
+        )
 
 
 def duration(seconds: float) -> str:
@@ -130,7 +132,9 @@ def measure(
     Raises:
         LabkitError: repeats < 1, warmup < 0 or no inputs.
     """
-    return compare({"fn": fn}, device=device, warmup=warmup, repeats=repeats, inputs=inputs, clock=clock)["fn"]
+    return compare({"fn": fn}, device=device, warmup=warmup, repeats=repeats, inputs=inputs, clock=clock)[
+        "fn"
+    ]
 
 
 def compare(
@@ -149,7 +153,7 @@ def compare(
     """
     if repeats < 1 or warmup < 0 or not inputs or not fns:
         raise LabkitError(
-            f"Nothing to time: {len(fns)} functions, {repeats} repeats, {warmup} warm-ups, {len(inputs)} inputs.",
+            f"Cannot time {len(fns)} functions, {repeats} repeats, {warmup} warm-ups, {len(inputs)} inputs.",
             "Give at least one function, one repeat and one input, and no negative warm-up.",
         )
     for index in range(warmup):
@@ -174,7 +178,9 @@ def rotation(bytes_each: int, cache_bytes: int) -> int:
     Twice the cache, since a cache need not forget the oldest first; and at least 2.
     """
     if bytes_each < 1 or cache_bytes < 0:
-        raise LabkitError(f"An input of {bytes_each} bytes cannot be rotated.", "Give a size of at least 1 byte.")
+        raise LabkitError(
+            f"An input of {bytes_each} bytes cannot be rotated.", "Give a size of at least 1 byte."
+        )
     return max(2, math.ceil(2 * cache_bytes / bytes_each) + 1)
 
 
@@ -199,13 +205,14 @@ class Latency:
     def __post_init__(self) -> None:
         if not 0 <= self.silent < len(self.stamps):
             raise LabkitError(
-                f"A latency needs a token that carries text; got {len(self.stamps)} with {self.silent} silent.",
+                f"A latency needs a token with text; got {len(self.stamps)}, {self.silent} of them silent.",
                 "Record a stamp for every token, and use Latency only for requests that produced text.",
             )
         times = (self.sent, *self.stamps)
         if not all(earlier <= later for earlier, later in zip(times, times[1:], strict=False)):
             raise LabkitError(
-                "Token stamps go back in time, or contain a NaN.", "Take `sent` and every stamp from one clock."
+                "Token stamps go back in time, or contain a NaN.",
+                "Take `sent` and every stamp from one clock.",
             )
 
     @property
@@ -258,7 +265,8 @@ def tokens_within(ttft: float, tpot: float, budget: float) -> int:
     """
     if ttft < 0 or tpot <= 0:
         raise LabkitError(
-            f"TTFT {ttft} s and TPOT {tpot} s allow no count of tokens.", "Give TTFT ≥ 0 and TPOT > 0, in seconds."
+            f"TTFT {ttft} s and TPOT {tpot} s allow no count of tokens.",
+            "Give TTFT ≥ 0 and TPOT > 0, in seconds.",
         )
     allowed = budget * (1 + 1e-9)
     return 0 if ttft > allowed else math.floor((allowed - ttft) / tpot) + 1

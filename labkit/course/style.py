@@ -7,14 +7,17 @@ predictions are dashed, floors dotted, measurements solid with markers.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 import matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+P = ParamSpec("P")
 
 BLACK, GREY, LIGHT = "#1a1a1a", "#8c8c8c", "#d9d9d9"
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -65,10 +68,15 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def styled() -> AbstractContextManager[Any]:
-    """The course's look inside a `with` block or, as a decorator, inside a function that draws."""
-    context: AbstractContextManager[Any] = matplotlib.rc_context(_SETTINGS)
-    return context
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Decorator: `draw` makes its figure in the course's look and leaves matplotlib's settings alone."""
+
+    @functools.wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with matplotlib.rc_context(_SETTINGS):
+            return draw(*args, **kwargs)
+
+    return drawn
 
 
 def figure(width: float = 7.0, height: float = 3.6) -> tuple[Figure, Axes]:
@@ -85,3 +93,15 @@ def ink(background: str) -> str:
     linear = [value / 12.92 if value <= 0.03928 else ((value + 0.055) / 1.055) ** 2.4 for value in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
     return BLACK if luminance > 0.18 else "#ffffff"
+
+
+def time_scale(longest: float) -> tuple[float, str]:
+    """The unit in which the longest time is at least 1: (seconds a unit, its name)."""
+    return next(((s, u) for s, u in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")) if longest >= s), (1e-9, "ns"))
+
+
+def patch(colour: str) -> Any:
+    """A legend's sample of a filled area."""
+    from matplotlib.patches import Patch
+
+    return Patch(facecolor=colour)

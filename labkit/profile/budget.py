@@ -65,11 +65,13 @@ class StageReport:
     @property
     def shares(self) -> dict[str, float]:
         """Each stage's part of the end-to-end time, and the remainder's: they add up to 1."""
-        return {name: seconds / self.e2e for name, seconds in {**self.stages, "remainder": self.remainder}.items()}
+        return {
+            name: seconds / self.e2e for name, seconds in {**self.stages, "remainder": self.remainder}.items()
+        }
 
     @property
     def unsynchronised(self) -> dict[str, float]:
-        """Stages of the median run that did not wait at borders: where the blame falls, not where time goes."""
+        """Stages of the median run without waiting at borders: where blame falls, not where time goes."""
         return dict(_middle(self.unsynchronised_runs).seconds)
 
     @property
@@ -99,7 +101,9 @@ class StageReport:
                 f"  compile ({self.backend}) is paid once, by the first request; "
                 f"a later one takes {duration(self.steady.e2e)}"
             )
-        lines.append(f"  waiting at stage borders cost {duration(self.sync_cost)} (total with − total without)")
+        lines.append(
+            f"  waiting at stage borders cost {duration(self.sync_cost)} (total with − total without)"
+        )
         return "\n".join(lines)
 
 

@@ -47,7 +47,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class CostCard:
-    """Costs of one model on one device at a prompt length, a decode context and a batch. Bytes, FLOPs, seconds."""
+    """Costs of a model on a device at a prompt length, a decode context and a batch: bytes, FLOPs, seconds."""
 
     name: str
     shape: Shape
@@ -95,10 +95,16 @@ def prefill_flops(shape: Shape, prompt: int, batch: int = 1, *, causal: bool = T
     2 · body parameters · tokens + 2 · head parameters · rows + attention over the attended pairs.
     """
     attention = sum(
-        formulas.attention_flops(shape.heads, shape.head_dim, formulas.attended_pairs(prompt, 0, window, causal=causal))
+        formulas.attention_flops(
+            shape.heads, shape.head_dim, formulas.attended_pairs(prompt, 0, window, causal=causal)
+        )
         for window in shape.windows
     )
-    per_row = formulas.matrix_flops(shape.body_matrix, prompt) + formulas.matrix_flops(shape.head_matrix, 1) + attention
+    per_row = (
+        formulas.matrix_flops(shape.body_matrix, prompt)
+        + formulas.matrix_flops(shape.head_matrix, 1)
+        + attention
+    )
     return batch * per_row
 
 
@@ -145,7 +151,8 @@ def cost_card(
     context = prompt if context is None else context
     if min(prompt, context, batch) < 1:
         raise LabkitError(
-            f"Prompt {prompt}, context {context}, batch {batch}: each must be at least 1.", "Give positive numbers."
+            f"Prompt {prompt}, context {context}, batch {batch}: each must be at least 1.",
+            "Give positive numbers.",
         )
     config = getattr(model_or_config, "config", model_or_config)
     shape = shape_of(config)

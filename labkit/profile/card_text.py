@@ -30,8 +30,12 @@ def render(card: CostCard) -> str:
     middle = max(len(value) for _, value, _ in rows)
     lines = [f"  {label:<{left}}  {value:>{middle}}  {formula}" for label, value, formula in rows]
     notes = [f"  note: {card.ceilings.note}"] if card.ceilings.note else []
+    if card.dtype != card.ceilings.dtype:
+        notes.append(f"  note: the weights are {card.dtype}, the peak is for {card.ceilings.dtype}")
     if card.shape.assumed:
-        notes.append(f"  note: {card.shape.family} is read as a Llama; its norms and biases may differ slightly")
+        notes.append(
+            f"  note: {card.shape.family} is read as a Llama; its norms and biases may differ slightly"
+        )
     return "\n".join([head, *lines, *notes])
 
 
@@ -46,7 +50,8 @@ def _storage(card: CostCard) -> list[tuple[str, str, str]]:
             "parameters",
             amount(shape.parameters, ""),
             f"{shape.layers} layers × ({amount(shape.attention_matrix, '')} attention + "
-            f"{amount(shape.mlp_matrix, '')} MLP: {matrices}) + vocabulary {shape.vocab} × {shape.hidden} ({tables})",
+            f"{amount(shape.mlp_matrix, '')} MLP: {matrices}) + "
+            f"vocabulary {shape.vocab} × {shape.hidden} ({tables})",
         ),
         ("weights", amount(card.weight_bytes, "B"), "stored bytes, tied tables counted once"),
         (
@@ -86,13 +91,14 @@ def _phase(card: CostCard, phase: Phase) -> list[tuple[str, str, str]]:
         f" + 4 × {shape.layers} × {shape.heads} × {shape.head_dim} × {pairs})"
     )
     moved = "weights read + KV written" if prefill else "weights read + KV read"
+    side = "above" if phase.intensity >= card.ridge else "below"
     return [
         (f"{phase.name} FLOPs", amount(phase.flops, "FLOP"), work),
         (f"{phase.name} bytes", amount(phase.bytes, "B"), moved),
         (
             f"{phase.name} intensity",
             f"{phase.intensity:.3g} FLOP/B",
-            f"FLOPs ÷ bytes: {phase.bound}-bound ({'above' if phase.bound == 'compute' else 'below'} the ridge)",
+            f"FLOPs ÷ bytes: {side} the ridge, so {phase.bound}-bound",
         ),
         (
             "floor TTFT" if prefill else "floor TPOT",

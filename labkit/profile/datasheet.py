@@ -32,8 +32,8 @@ class Ceilings:
 
     def __str__(self) -> str:
         return (
-            f"{self.name} at {self.dtype}: {self.bandwidth / 1e9:,.0f} GB/s, {self.flops / 1e12:,.3g} TFLOP/s, "
-            f"ridge {self.ridge:,.0f} FLOP/B ({self.source})"
+            f"{self.name} at {self.dtype}: {self.bandwidth / 1e9:,.0f} GB/s, "
+            f"{self.flops / 1e12:,.3g} TFLOP/s, ridge {self.ridge:,.0f} FLOP/B ({self.source})"
         )
 
 
@@ -66,7 +66,11 @@ DATASHEET: dict[str, Ceilings] = {
         "with 32-bit accumulation; 330.3 is with 16-bit accumulation or 2:4 sparsity",
     ),
     "RTX-3090": _sheet(
-        "RTX-3090", 936, 71, "NVIDIA Ampere GA102 whitepaper", "with 32-bit accumulation; 142 is with 16-bit or sparsity"
+        "RTX-3090",
+        936,
+        71,
+        "NVIDIA Ampere GA102 whitepaper",
+        "with 32-bit accumulation; 142 is with 16-bit or sparsity",
     ),
     "laptop-CPU": Ceilings(
         76.8e9,

@@ -38,7 +38,9 @@ def bytes_per(dtype: object) -> float:
     return BYTES[name]
 
 
-def kv_bytes(layers: int, kv_heads: int, head_dim: int, tokens: int, batch: int = 1, element: float = 2) -> float:
+def kv_bytes(
+    layers: int, kv_heads: int, head_dim: int, tokens: int, batch: int = 1, element: float = 2
+) -> float:
     """KV cache [B]: 2 (K and V) · layers · KV heads · head dim · tokens · batch · bytes an element."""
     return 2 * layers * kv_heads * head_dim * tokens * batch * element
 
@@ -88,8 +90,10 @@ def floor_seconds(flops: float, bytes_moved: float, peak_flops: float, bandwidth
 
 
 def mbu(weight_bytes: float, kv_bytes: float, step_seconds: float, bandwidth: float) -> float:
-    """Model bandwidth utilisation: (weight bytes read + KV bytes read of all rows) ÷ step time ÷ bandwidth."""
-    return (weight_bytes + kv_bytes) / _positive(step_seconds, "step time") / _positive(bandwidth, "bandwidth")
+    """Model bandwidth utilisation: (weight bytes read + KV bytes read of all rows) ÷ step ÷ bandwidth."""
+    return (
+        (weight_bytes + kv_bytes) / _positive(step_seconds, "step time") / _positive(bandwidth, "bandwidth")
+    )
 
 
 def mfu(flops: float, seconds: float, peak_flops: float) -> float:

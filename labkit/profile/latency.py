@@ -41,7 +41,9 @@ class LatencyReport:
         """
         paces = tuple(run.tpot for run in self.runs if not math.isnan(run.tpot))
         if not paces:
-            raise LabkitError("With a single token there is no time per output token.", "Generate at least two.")
+            raise LabkitError(
+                "With a single token there is no time per output token.", "Generate at least two."
+            )
         return Measurement(paces)
 
     @property
@@ -75,10 +77,12 @@ class LatencyReport:
                 f"  TPOT  {self.tpot}   (E2E − TTFT) ÷ (n − 1)",
                 f"  ITL   p50 {duration(percentile(gaps, 50))}, p99 {duration(percentile(gaps, 99))}, "
                 f"max {duration(max(gaps))}   every gap, pooled",
-                f"  E2E   {self.e2e}   median run: {duration(run.ttft)} + {duration(run.tpot)} × {run.tokens - 1}"
-                f" = {duration(run.e2e)}",
+                f"  E2E   {self.e2e}   median run: "
+                f"{duration(run.ttft)} + {duration(run.tpot)} × {run.tokens - 1} = {duration(run.e2e)}",
             ]
-        return "\n".join([*lines, f"  rate  {self.tokens_per_second:.1f} tokens/s   n ÷ E2E of the median run"])
+        return "\n".join(
+            [*lines, f"  rate  {self.tokens_per_second:.1f} tokens/s   n ÷ E2E of the median run"]
+        )
 
 
 def latency_report(

@@ -29,7 +29,9 @@ def nvtx_range(name: str) -> Iterator[None]:
 @contextmanager
 def annotate(name: str) -> Iterator[None]:
     """A named range for every viewer: NVTX, and torch.profiler's own while it records."""
-    recording = torch.autograd.profiler.record_function(name) if torch.autograd._profiler_enabled() else nullcontext()
+    recording = (
+        torch.autograd.profiler.record_function(name) if torch.autograd._profiler_enabled() else nullcontext()
+    )
     with nvtx_range(name), recording:
         yield
 

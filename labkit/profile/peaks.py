@@ -35,7 +35,9 @@ def resolve_device(device: torch.device | str | None = None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     chosen = torch.device(device)
     if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise LabkitError("This machine has no usable CUDA device.", "Use device='cpu', or see `labkit doctor`.")
+        raise LabkitError(
+            "This machine has no usable CUDA device.", "Use device='cpu', or see `labkit doctor`."
+        )
     return chosen
 
 

@@ -13,7 +13,7 @@ from labkit.profile.datasheet import Ceilings
 
 @dataclass(frozen=True)
 class RooflinePoint:
-    """A phase on the roofline: intensity [FLOP/B], attainable and measured rates [FLOP/s] (None: not measured)."""
+    """A phase on the roofline: intensity [FLOP/B], attainable and (where there is one) measured FLOP/s."""
 
     label: str
     phase: str
@@ -50,7 +50,9 @@ def roofline_points(
     points = []
     for prompt in prompts:
         phase = cost_card(model_or_config, ceilings, prompt=prompt, **card).prefill
-        points.append(_point(phase, ceilings, f"prefill {prompt}", prompt, 1, (prefill_seconds or {}).get(prompt)))
+        points.append(
+            _point(phase, ceilings, f"prefill {prompt}", prompt, 1, (prefill_seconds or {}).get(prompt))
+        )
     for context in contexts:
         for batch in batches:
             phase = cost_card(

@@ -126,7 +126,9 @@ def shape_of(config: Any) -> Shape:
     family = FAMILIES.get(kind, FAMILIES["llama"])
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or hidden // heads
-    intermediate = getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
+    intermediate = (
+        getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
+    )
     q, kv = heads * head_dim, kv_heads * head_dim
 
     def has(bias: bool | str) -> bool:

@@ -16,16 +16,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from labkit.errors import LabkitError
+from labkit.profile.budget import STAGES, StageReport, StageRun
 from labkit.profile.loop import Forward, Prompt, check_length, dynamic_cache, plain_forward, prompt_ids
 from labkit.profile.nvtx import annotate
 from labkit.profile.sampling import Sampler
-from labkit.profile.budget import STAGES, StageReport, StageRun
 from labkit.profile.streaming import StreamDecoder
 from labkit.timing import Clock, synchronize
 
@@ -85,7 +84,7 @@ def staged_run(
     make_cache: Callable[[], Any],
     sampler: Sampler,
 ) -> tuple[StageRun, str, int]:
-    """One request through the plain loop, each part under its stage; returns the run, its text, prompt tokens."""
+    """One request through the plain loop, each part under its stage: the run, its text, its prompt tokens."""
     clock.begin()
     with clock.stage("preprocessing"):
         ids = prompt_ids(lm, prompt)

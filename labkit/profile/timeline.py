@@ -29,7 +29,13 @@ _WAITS = frozenset(
 _FETCHES = frozenset(
     f"aten::{name}" for name in ("_local_scalar_dense", "nonzero", "masked_select", "equal", "_unique2")
 )
-_LAUNCHES = ("cudaLaunchKernel", "cuLaunchKernel", "cudaGraphLaunch", "hipLaunchKernel", "hipExtModuleLaunchKernel")
+_LAUNCHES = (
+    "cudaLaunchKernel",
+    "cuLaunchKernel",
+    "cudaGraphLaunch",
+    "hipLaunchKernel",
+    "hipExtModuleLaunchKernel",
+)
 _COPIES = frozenset({"gpu_memcpy", "gpu_memset"})
 
 
@@ -136,7 +142,7 @@ def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def gaps(timeline: Timeline, *, on_gpu: bool, shortest: float = 0.0) -> tuple[Gap, ...]:
-    """Idle stretches of the device in the window, the ones before the first and after the last kernel included."""
+    """Idle stretches of the device in the window, before its first and after its last kernel included."""
     busy = sorted([*timeline.kernels, *timeline.copies], key=lambda span: span.start)
     if not on_gpu:
         busy = list(timeline.kernels)  # on a CPU a copy is an operator already counted
@@ -153,7 +159,7 @@ def gaps(timeline: Timeline, *, on_gpu: bool, shortest: float = 0.0) -> tuple[Ga
 
 def _cause(timeline: Timeline, start: float, end: float) -> str:
     """What the host did while the device was idle from `start` to `end`."""
-    # a wait that ends inside the gap (or just before it) means the queue was empty because the host had stopped
+    # a wait that ends inside the gap (or just before it): the queue was empty because the host had stopped
     if any(wait.start <= start + 1e-6 and start - 5e-6 <= wait.end <= end for wait in timeline.waits):
         return "waiting"
     inside: dict[str, float] = {}

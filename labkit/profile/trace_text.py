@@ -8,6 +8,7 @@ from labkit.profile.card_text import amount
 from labkit.timing import duration, percentile
 
 if TYPE_CHECKING:
+    from labkit.profile.timeline import Span
     from labkit.profile.tracer import Trace
 
 
@@ -34,9 +35,13 @@ def render(trace: Trace) -> str:
     else:
         lines.append("    on a CPU the gaps between operators are Python")
     lines.append(f"  copies {len(trace.copies):>9}  {_sum(trace.copies)}")
-    lines.append(f"  waits  {len(trace.synchronisations):>9}  {_sum(trace.synchronisations)}{_where(trace, on_gpu)}")
+    lines.append(
+        f"  waits  {len(trace.synchronisations):>9}  {_sum(trace.synchronisations)}{_where(trace, on_gpu)}"
+    )
     lines.append(f"  heaviest {unit}:")
-    lines += [f"    {duration(seconds):>9}  {count:>5} ×  {name[:80]}" for name, count, seconds in trace.top()]
+    lines += [
+        f"    {duration(seconds):>9}  {count:>5} ×  {name[:80]}" for name, count, seconds in trace.top()
+    ]
     return "\n".join(lines)
 
 
@@ -44,10 +49,12 @@ def _gap_line(trace: Trace) -> str:
     lengths = [gap.seconds for gap in trace.gaps]
     if not lengths:
         return "no gaps"
-    return f"{len(lengths)} gaps, median {duration(percentile(lengths, 50))}, longest {duration(max(lengths))}"
+    return (
+        f"{len(lengths)} gaps, median {duration(percentile(lengths, 50))}, longest {duration(max(lengths))}"
+    )
 
 
-def _sum(spans: tuple) -> str:  # type: ignore[type-arg]
+def _sum(spans: tuple[Span, ...]) -> str:
     moved = sum(span.bytes for span in spans)
     seconds = duration(sum(span.seconds for span in spans))
     return f"{seconds}, {amount(moved, 'B')}" if moved else seconds
@@ -59,5 +66,7 @@ def _where(trace: Trace, on_gpu: bool) -> str:
     names: dict[str, int] = {}
     for span in trace.synchronisations:
         names[span.name] = names.get(span.name, 0) + 1
-    listed = ", ".join(f"{count} × {name}" for name, count in sorted(names.items(), key=lambda item: -item[1])[:3])
+    listed = ", ".join(
+        f"{count} × {name}" for name, count in sorted(names.items(), key=lambda item: -item[1])[:3]
+    )
     return f"  ({listed})" if on_gpu else f"  ({listed}: free here, but on a GPU each would wait)"

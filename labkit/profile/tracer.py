@@ -27,7 +27,7 @@ from labkit.timing import measure, synchronize
 
 @dataclass(frozen=True)
 class Trace:
-    """One traced run. Spans are in seconds after its start; `kernels` are operators when the device is a CPU."""
+    """One traced run; spans are in seconds after its start. On a CPU its operators are the `kernels`."""
 
     device: str
     seconds: float
@@ -65,7 +65,7 @@ class Trace:
         return [(name, count, seconds) for name, (count, seconds) in ordered[:n]]
 
     def causes(self) -> dict[str, float]:
-        """Idle seconds by what the host was doing: "waiting", "python", or "launching" (inside an operator)."""
+        """Idle seconds by what the host did: "waiting", "python", or "launching" (inside an operator)."""
         sums = {"waiting": 0.0, "python": 0.0, "launching": 0.0}
         for gap in self.gaps:
             sums[gap.cause if gap.cause in sums else "launching"] += gap.seconds
@@ -109,7 +109,7 @@ def trace(fn: Callable[[], object], device: torch.device | str | None = None, *,
     if on_gpu and not found.kernels:
         raise LabkitError(
             "The profiler saw no kernel on the GPU.",
-            "Check that the work runs on it, that no other profiler holds it, and that counters are permitted.",
+            "Check that the work runs on it and that no other profiler holds it.",
         )
     return Trace(
         device=str(device),
@@ -131,8 +131,8 @@ def _record(fn: Callable[[], object], device: torch.device, on_gpu: bool) -> str
 
     if torch.autograd._profiler_enabled():
         raise LabkitError("A profiler is already running.", "Leave its `with` block before tracing.")
-    # Kineto writes its start and stop to stderr unless told not to, before it starts for the first time
-    os.environ.setdefault("KINETO_LOG_LEVEL", "5")
+    # Kineto writes its start and stop to stderr unless told to keep quiet before it first starts
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     synchronize(device)
     with profile(activities=activities, acc_events=True) as profiler:
