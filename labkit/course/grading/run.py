@@ -1,0 +1,118 @@
+"""Run a learner's notebook from top to bottom, in a fresh process and away from anyone's files, and say how it went."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+
+from labkit.course import texts
+from labkit.course.grading.notebook import Cell, Submission
+from labkit.course.grading.workers import GIB
+
+SCRIPT = Path(__file__).with_name("nbval_script.py")
+TICK = 0.2  # seconds between two looks at the run's memory
+CELLS = 10  # the whole notebook may take this many times what one cell may
+
+
+@dataclass(frozen=True)
+class Run:
+    """How a run went. `finished`: every cell ran, checks that reported a wrong answer included."""
+
+    finished: bool
+    message: str
+    seconds: float = 0.0
+    possible: bool = True  # False: no kernel could be started
+
+
+def run(submission: Submission, *, seconds: float, memory: int) -> Run:
+    """Run the submission's copy.
+
+    Args:
+        submission: what to run.
+        seconds: limit for one cell; the notebook has ten times that.
+        memory: bytes that the kernel, and whatever it starts, may use.
+    """
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="labkit-grade-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        notes = folder / "notes.jsonl"
+        (folder / "notes.jsonl.ini").touch()
+        nbformat.write(submission.copy, folder / "notebook.ipynb")
+        command = [sys.executable, str(SCRIPT), "notebook.ipynb", str(notes), f"{seconds:g}"]
+        own = {"LABKIT_WORK": str(folder / "work"), "IPYTHONDIR": str(folder / "ipython")}
+        environment = {**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
+        with open(folder / "log.txt", "wb") as log:
+            process = psutil.Popen(
+                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+            stopped = _watch(process, began + CELLS * seconds, memory)
+        lines = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+    took = time.monotonic() - began
+    events = [json.loads(line) for line in lines if line.endswith("}")]
+    if stopped:
+        limit = {"gib": f"{memory / GIB:.3g}", "seconds": f"{CELLS * seconds:g}"}
+        return Run(False, _in_words(events, submission.cells, texts.text(f"grade.run_{stopped}", **limit)), took)
+    return _outcome(events, submission.cells, seconds, took)
+
+
+def _watch(process: psutil.Popen, deadline: float, memory: int) -> str:
+    """Wait for the run, and end it when it goes too far: "" or the name of the limit it reached."""
+    family: set[psutil.Process] = set()
+    reached = ""
+    while not reached and process.poll() is None:
+        time.sleep(TICK)
+        try:
+            family |= set(process.children(recursive=True))
+        except psutil.Error:
+            pass  # it has just ended
+        used = 0
+        for member in family:
+            try:
+                used += member.memory_info().rss
+            except psutil.Error:
+                pass  # this one has
+        reached = "memory" if used > memory else "time" if time.monotonic() > deadline else ""
+    for member in [process, *family]:  # whatever the notebook has left running goes as well
+        try:
+            member.kill()
+        except psutil.Error:
+            pass
+    process.wait()
+    return reached
+
+
+def _outcome(events: Sequence[dict[str, Any]], cells: Sequence[Cell], seconds: float, took: float) -> Run:
+    for event in events:
+        state = event["state"]
+        if state == "no kernel":
+            return Run(False, texts.text("grade.run_no_kernel", message=event["message"]), took, possible=False)
+        checks = cells[event["cell"]].role == "check"
+        if state in ("ran", "running") or (state == "raised" and checks):
+            continue
+        key = "input" if event["kind"] == "StdinNotImplementedError" else state.replace(" ", "_")
+        said = texts.text(f"grade.run_{key}", kind=event["kind"], message=event["message"], seconds=f"{seconds:g}")
+        return Run(False, _in_words([event], cells, said), took)
+    ended = [event for event in events if event["state"] != "running"]
+    if len(ended) < len(cells):
+        return Run(False, texts.text("grade.run_lost"), took, possible=False)
+    return Run(True, texts.text("grade.run_finished", seconds=f"{took:.0f}"), took)
+
+
+def _in_words(events: Sequence[dict[str, Any]], cells: Sequence[Cell], said: str) -> str:
+    """Which cell it was, and what became of it."""
+    if not events:
+        return said
+    number = events[-1]["cell"]
+    cell = cells[number]
+    first = next((line.strip() for line in cell.source.splitlines() if line.strip()), "")
+    what = texts.text(f"grade.cell_{cell.role or 'plain'}", name=cell.exercise, first=first[:60])
+    return texts.text("grade.cell", number=number + 1, all=len(cells), what=what, said=said)
