@@ -7,17 +7,16 @@ predictions are dashed, floors dotted, measurements solid with markers.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import matplotlib
+from cycler import cycler
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-P = ParamSpec("P")
 
 BLACK, GREY, LIGHT = "#1a1a1a", "#8c8c8c", "#d9d9d9"
 ORANGE, SKY, GREEN, YELLOW = "#E69F00", "#56B4E9", "#009E73", "#F0E442"
@@ -46,7 +45,7 @@ MEASURED: dict[str, Any] = {"linestyle": "-", "marker": "o", "markersize": 5}
 PREDICTED: dict[str, Any] = {"linestyle": (0, (5, 2.5)), "color": BLACK, "linewidth": 1.5}
 FLOOR: dict[str, Any] = {"linestyle": (0, (1, 1.6)), "color": GREY, "linewidth": 1.8}
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "figure.figsize": (7.0, 3.6),
     "figure.dpi": 110,
     "figure.constrained_layout.use": True,
@@ -64,19 +63,15 @@ _SETTINGS: dict[str, Any] = {
     "ytick.color": "#404040",
     "lines.linewidth": 2.0,
     "legend.frameon": False,
-    "axes.prop_cycle": matplotlib.cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION]),
+    "axes.prop_cycle": cycler(color=[BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION]),
 }
 
 
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorator: `draw` makes its figure in the course's look and leaves matplotlib's settings alone."""
-
-    @functools.wraps(draw)
-    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context(_SETTINGS):
-            return draw(*args, **kwargs)
-
-    return drawn
+@contextmanager
+def styled() -> Iterator[None]:
+    """The course's look inside a `with` block or, as the decorator `@styled()`, in a function that draws."""
+    with matplotlib.rc_context(_SETTINGS):
+        yield
 
 
 def figure(width: float = 7.0, height: float = 3.6) -> tuple[Figure, Axes]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-@styled
+@styled()
 def prediction_lines(
     cells: Sequence[Mapping[str, Any]],
     prompt: int,
@@ -70,7 +70,7 @@ def prediction_lines(
     return drawn
 
 
-@styled
+@styled()
 def prediction_heat(cells: Sequence[Mapping[str, Any]]) -> Figure:
     """Measured ÷ floor over the whole grid: 1 would be a machine without waste."""
     prompts = sorted({cell["prompt"] for cell in cells})

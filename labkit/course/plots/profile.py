@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["prediction_heat", "prediction_lines", "roofline", "stage_bar", "token_gaps"]
 
 
-@styled
+@styled()
 def stage_bar(bars: Mapping[str, Mapping[str, float]], *, shares: bool = False) -> Figure:
     """Stages of one request or of several, a stacked bar each.
 
@@ -61,7 +61,7 @@ def stage_bar(bars: Mapping[str, Mapping[str, float]], *, shares: bool = False) 
     return drawn
 
 
-@styled
+@styled()
 def token_gaps(latency: Latency, *, marks: Mapping[str, float] | None = None) -> Figure:
     """The wait for each token of one request: TTFT first, then every gap, and TPOT as a line.
 

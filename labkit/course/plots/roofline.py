@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 _PHASE = {"prefill": STAGE["prefill"], "decode": STAGE["decode"]}
 
 
-@styled
+@styled()
 def roofline(points: Sequence[RooflinePoint], ceilings: Ceilings) -> Figure:
     """The two ceilings, with a model's phases on them: hollow where the roof allows, filled where measured."""
     drawn, axes = figure(7.5, 4.4)
-    lowest = min([*(point.intensity for point in points), ceilings.ridge / 30]) / 5
-    highest = max([*(point.intensity for point in points), ceilings.ridge * 6]) * 3
+    lowest = min([*(point.intensity for point in points), ceilings.ridge / 30]) / 8
+    highest = max([*(point.intensity for point in points), ceilings.ridge * 6]) * 5
     corners = [lowest, ceilings.ridge, highest]
     roof = [attainable(x, ceilings.flops, ceilings.bandwidth) / 1e12 for x in corners]
     axes.plot(corners, roof, color=BLACK, linewidth=2)
