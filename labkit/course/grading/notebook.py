@@ -191,13 +191,16 @@ def _new_imports(cell: Cell) -> str:
 
 
 def _job(exercise: str, cells: Sequence[Cell], answer: Cell, imports: tuple[str, ...]) -> Job:
-    """What the learner's process runs: of the cells they wrote above the answer, only what these define."""
+    """What the learner's process runs: of the cells they wrote above the answer, only what these define.
+
+    Other answers are not among them: one that hangs or patches something would take this one with it.
+    """
     above: list[str] = []
     for cell in cells:
         if cell is answer:
             break
         written = cell.given is None or cell.source != cell.given.source
-        if cell.kind == "code" and cell.role != "check" and written:
+        if cell.kind == "code" and cell.role not in ("answer", "check") and written:
             above += [ast.unparse(node) for node in _statements(cell.source) if isinstance(node, DEFINES)]
     return Job(exercise, _without_magics(answer.source), imports, tuple(above))
 

@@ -18,6 +18,11 @@ from labkit.course.texts.shown import show
 TICK = 0.05  # seconds between two looks at a learner's process
 GRACE = 0.5  # seconds in which a process that hung up may finish dying
 IDLE = GIB // 2  # bytes of RAM that a process with torch imported may show by itself
+# The answers there are to each message, and how many values each carries.
+ANSWERS = {
+    "start": {"ready": 0, "undefined": 0, "raised": 3, "callback": 3},
+    "call": {"returned": 1, "unplain": 1, "signature": 2, "raised": 3, "callback": 3},
+}
 
 
 @dataclass(frozen=True)
@@ -106,13 +111,13 @@ class Session:
         """Send a message and answer callbacks until its own answer is there."""
         if self.ended:
             raise Ended(self.ended)
+        expected = ANSWERS[message[0]]
         while True:
             data = wire.pack(message, expose=self._expose)
             try:
                 wire.write(self._process.outgoing, data)
                 kind, *rest = wire.unpack(wire.read(self._process.incoming))
-                sizes = {"callback": 3, "raised": 3, "signature": 2, "returned": 1, "unplain": 1}
-                if len(rest) != sizes.get(kind, 0):
+                if len(rest) != expected[kind]:
                     raise wire.NotPlain(kind)
                 if kind == "callback":
                     number, args, kwargs = int(rest[0]), tuple(rest[1]), dict(rest[2])
@@ -120,11 +125,11 @@ class Session:
             except (EOFError, OSError):
                 self.ended = self.ended or self._how_it_ended()
                 raise Ended(self.ended) from None
-            except (TypeError, ValueError, IndexError):  # nothing that the worker script would send
+            except (TypeError, ValueError, LookupError):  # nothing that the worker script would send
                 self.ended = self.ended or texts.text("grade.garbage")
                 raise Ended(self.ended) from None
             if kind == "raised":
-                raise AnswerRaised(str(rest[0]), str(rest[1]), [str(line) for line in rest[2]])
+                raise self._raised(*rest)
             if kind != "callback":
                 return kind, *rest
             try:
@@ -133,6 +138,12 @@ class Session:
                 raise  # a verdict, whatever the learner's code would have made of it
             except Exception as error:
                 message = ("raised", type(error).__name__, str(error))
+
+    def _raised(self, kind: Any, message: Any, lines: Any) -> AnswerRaised:
+        if kind == "MemoryError":
+            message = message or texts.text("grade.no_memory", gib=f"{self._limits[1] / GIB:.3g}")
+        shown = [str(line) for line in lines] if isinstance(lines, list) else []
+        return AnswerRaised(str(kind), str(message), shown)
 
     def _expose(self, function: Callable[..., Any]) -> int:
         self._callables.append(function)

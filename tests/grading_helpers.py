@@ -1,0 +1,97 @@
+"""Notebooks handed in, made from the small course in grading_demo/."""
+
+import copy
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import grading_exercises
+import pytest
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell
+
+from labkit.course import edition, source
+from labkit.course.grading.files import grade_file
+from labkit.course.grading.report import Grade
+from labkit.course.grading.workers import GIB, Workers
+
+DEMO = Path(grading_exercises.__file__).parent
+NAME = "91_grading"
+RIGHT = {
+    "spread": "def spread(values):\n    return max(values) - min(values) if values else 0.0",
+    "centred": "def centred(rows):\n    return rows - rows.mean(1, keepdim=True)",
+    "timed": "def timed(work, clock):\n    start = clock()\n    work()\n    return clock() - start",
+}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A course folder that holds the demo's source, with labkit looking there."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "solutions").mkdir()
+    text = (DEMO / f"{NAME}.py").read_text(encoding="utf-8")
+    (folder / "solutions" / f"{NAME}.py").write_text(text, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LABKIT_HOME", str(folder))
+        patch.setenv("LABKIT_WORK", str(folder / "work"))
+        patch.setenv("PYTHONPATH", str(DEMO))
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def workers(home: Path) -> Iterator[Workers]:
+    with Workers(seconds=10, memory=GIB // 2, forbidden=[home]) as shared:
+        yield shared
+
+
+def given() -> NotebookNode:
+    """The learner's edition, untouched."""
+    return copy.deepcopy(edition.learners(source.read(DEMO / f"{NAME}.py")))
+
+
+def solved() -> NotebookNode:
+    return copy.deepcopy(edition.full(source.read(DEMO / f"{NAME}.py")))
+
+
+def answered(**answers: str) -> NotebookNode:
+    """The learner's edition with right answers, or those given ("" leaves the stub)."""
+    notebook = given()
+    for name, text in (RIGHT | answers).items():
+        if text:
+            find(notebook, name).source = text
+    return notebook
+
+
+def find(notebook: NotebookNode, cell_id: str) -> NotebookNode:
+    return next(cell for cell in notebook.cells if cell.id == cell_id)
+
+
+def insert(notebook: NotebookNode, before: str, text: str) -> NotebookNode:
+    """Add a cell of the learner's own above the cell `before`; at the end when that is ""."""
+    place = next((n for n, cell in enumerate(notebook.cells) if cell.id == before), len(notebook.cells))
+    notebook.cells.insert(place, new_code_cell(text))
+    return notebook
+
+
+def save(notebook: NotebookNode, folder: Path, name: str = "handed-in.ipynb") -> Path:
+    import nbformat
+
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+    return path
+
+
+def marks(notebook: NotebookNode, folder: Path, workers: Workers) -> Grade:
+    """Grade the exercises alone."""
+    return grade_file(save(notebook, folder), workers, run_notebook=False)
+
+
+def statuses(grade: Grade) -> dict[str, str]:
+    assert not grade.error, grade.error
+    return {verdict.exercise.name: verdict.status for verdict in grade.verdicts}
+
+
+def message(grade: Grade, name: str) -> str:
+    text = next(verdict.message for verdict in grade.verdicts if verdict.exercise.name == name)
+    return re.sub(r"\s+", " ", text)
