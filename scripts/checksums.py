@@ -23,5 +23,5 @@ def lines(data: Path) -> List[str]:
 if __name__ == "__main__":
     folder = Path(__file__).resolve().parent.parent / "data"
     found = lines(folder)
-    (folder / "SHA256SUMS").write_text("".join(line + "\n" for line in found), encoding="utf-8", newline="\n")
+    (folder / "SHA256SUMS").write_bytes("".join(line + "\n" for line in found).encode())
     print(f"data/SHA256SUMS: {len(found)} files")
