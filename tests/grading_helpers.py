@@ -2,13 +2,16 @@
 
 import copy
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import grading_exercises
 import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
+
+sys.path.append(str(Path(__file__).parent / "grading_demo"))
+import grading_exercises
 
 from labkit.course import edition, source
 from labkit.course.grading.files import grade_file

@@ -86,16 +86,17 @@ def _load(path: Path) -> dict[str, Any]:
         raise LabkitError(texts.text("grade.no_file", file=path.name))
     if path.stat().st_size > LIMIT:
         raise LabkitError(texts.text("grade.huge", file=path.name, limit=LIMIT // 2**20))
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     try:
-        text = path.read_text(encoding="utf-8-sig")
         content = json.loads(text)
-        if content.get("nbformat") != 4:
-            content = nbformat.reads(text, as_version=4)
     except (ValueError, RecursionError):
-        conflict = "<<<<<<<" in path.read_text(encoding="utf-8", errors="replace")
-        raise LabkitError(texts.text("grade.conflict" if conflict else "grade.no_json", file=path.name)) from None
+        key = "grade.conflict" if "<<<<<<<" in text else "grade.no_json"
+        raise LabkitError(texts.text(key, file=path.name)) from None
+    try:
+        if content["nbformat"] != 4:
+            content = nbformat.reads(text, as_version=4)
     except Exception:  # JSON of another kind, or a format that nbformat does not know
-        content = {}
+        content = None
     if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
         raise LabkitError(texts.text("grade.no_notebook", file=path.name))
     return content
