@@ -63,6 +63,11 @@ def exercise(notebook: str, name: str) -> ExerciseTexts:
     return ExerciseTexts(entry["title"], tuple(entry["hints"]), failures)
 
 
+def words(notebook: str) -> dict[str, str]:
+    """What a notebook's own tables and pictures say: the table `[words]` of its file, empty where there is none."""
+    return {key: str(value) for key, value in _read(notebook, _language()).get("words", {}).items()}
+
+
 def failure(notebook: str, name: str, key: str, fields: dict[str, Any]) -> str:
     """The text for one failure of an exercise: its own, or else the common one of that key."""
     own = exercise(notebook, name).failures
