@@ -5,7 +5,7 @@ from labkit.profile.card import CostCard, Phase, cost_card
 from labkit.profile.datasheet import DATASHEET, Ceilings, datasheet_for
 from labkit.profile.formulas import attainable, floor_seconds, intensity, kv_bytes, mbu, mfu, ridge
 from labkit.profile.latency import LatencyReport, latency_report
-from labkit.profile.loop import Generation, generate
+from labkit.profile.loop import Generation, decode_steps, generate
 from labkit.profile.nvtx import annotate, nsys_command, nvtx_range
 from labkit.profile.peaks import cache_bytes, ceilings, matmul_flops, read_bandwidth
 from labkit.profile.roofline import RooflinePoint, roofline_points
@@ -39,6 +39,7 @@ __all__ = [
     "ceilings",
     "cost_card",
     "datasheet_for",
+    "decode_steps",
     "floor_seconds",
     "generate",
     "intensity",

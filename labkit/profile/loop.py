@@ -112,3 +112,28 @@ def generate(lm: LM, prompt: Prompt, new_tokens: int, *, clock: Clock = time.per
         stamps.append(clock())
         step = token[:, None]
     return Generation(tuple(tokens), ids.shape[1], Latency(sent, tuple(stamps)))
+
+
+def decode_steps(lm: LM, prompt: Prompt, steps: int) -> Callable[[], list[int]]:
+    """Prefill now, and return a function that decodes `steps` more tokens each time it is called.
+
+    For looking at decoding alone. The context grows by `steps` with every call.
+
+    Raises:
+        LabkitError: an empty prompt, or more tokens than the model has positions.
+    """
+    forward, cache, ids = plain_forward(lm), dynamic_cache(lm), prompt_ids(lm, prompt)
+    check_length(lm, ids.shape[1], steps)
+    with torch.inference_mode():
+        token = forward(ids, cache).argmax(dim=-1)
+
+    @torch.inference_mode()
+    def decode() -> list[int]:
+        nonlocal token
+        tokens = []
+        for _ in range(steps):
+            token = forward(token[:, None], cache).argmax(dim=-1)
+            tokens.append(int(token))
+        return tokens
+
+    return decode

@@ -34,6 +34,8 @@ def render(trace: Trace) -> str:
         ]
     else:
         lines.append("    on a CPU the gaps between operators are Python")
+    if trace.untraced_gap_share is not None:
+        lines.append(f"  untraced, the same kernels leave the device idle {trace.untraced_gap_share:.1%}")
     lines.append(f"  copies {len(trace.copies):>9}  {_sum(trace.copies)}")
     lines.append(
         f"  waits  {len(trace.synchronisations):>9}  {_sum(trace.synchronisations)}{_where(trace, on_gpu)}"

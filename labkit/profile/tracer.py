@@ -51,6 +51,14 @@ class Trace:
         return self.idle / self.seconds
 
     @property
+    def untraced_gap_share(self) -> float | None:
+        """Idle share of the untraced run: 1 − busy ÷ untraced time. Kernels on a GPU take their time whether
+        recorded or not; operators on a CPU do not, so there it is None."""
+        if not self.device.startswith("cuda"):
+            return None
+        return max(0.0, 1 - self.busy_seconds / self.untraced_seconds)
+
+    @property
     def busy_seconds(self) -> float:
         """Traced time less idle time; overlapping kernels count once."""
         return self.seconds - self.idle
