@@ -4,6 +4,7 @@ import os
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from labkit import paths
@@ -11,11 +12,11 @@ from labkit.errors import LabkitError
 
 LOOPBACK = "127.0.0.1"
 PORTS_TRIED = 50
-# nbgrader's server parts belong to a teacher's set-up and complain without one
-NOT_LOADED = [
-    f"nbgrader.server_extensions.{part}"
-    for part in ("formgrader", "validate_assignment", "assignment_list", "course_list")
-]
+# nbgrader's panels belong to a teacher's own set-up, and complain without one
+TEACHERS_PARTS = ("formgrader", "validate_assignment", "assignment_list", "course_list")
+TEACHERS_PANELS = "@jupyter/nbgrader"
+# a course room is often offline, and the question about news would come before the notebook
+NEWS = "@jupyterlab/apputils-extension:announcements"
 
 
 def lab(*, browser: bool = True, port: int = 8888) -> int:
@@ -41,8 +42,8 @@ def lab(*, browser: bool = True, port: int = 8888) -> int:
 
     for sentence in work.open_course():
         print(sentence)
-    # A token of our own, so that we can print the one address that matters instead of Jupyter's several lines.
-    os.environ.setdefault("JUPYTER_TOKEN", secrets.token_hex(24))
+    # a token of our own, so that we can print the one address that matters instead of Jupyter's several lines
+    token = os.environ.setdefault("JUPYTER_TOKEN", secrets.token_hex(24))
     try:
         server = LabApp.initialize_server(argv=settings(browser, port))
     except SystemExit as stopped:
@@ -50,7 +51,8 @@ def lab(*, browser: bool = True, port: int = 8888) -> int:
             "JupyterLab could not start; its own words are above.",
             "If it found no free port, give another one: labkit lab --port 9000",
         ) from stopped
-    address = f"http://{LOOPBACK}:{server.port}{server.default_url}?token={os.environ['JUPYTER_TOKEN']}"
+    server.web_app.settings["page_config_hook"] = without_panels
+    address = f"http://{LOOPBACK}:{server.port}{server.default_url}?token={token}"
     # the server binds its port in this loop's first callback: say the address after it
     words = f"JupyterLab serves the course at\n\n    {address}\n\nStop it with Ctrl-C."
     server.io_loop.add_callback(print, words, flush=True)
@@ -61,23 +63,30 @@ def lab(*, browser: bool = True, port: int = 8888) -> int:
 def settings(browser: bool, port: int) -> list[str]:
     """Jupyter's own options for a quiet server that only this machine can reach."""
     root, page = place()
+    unloaded = {f"nbgrader.server_extensions.{part}": False for part in TEACHERS_PARTS}
     options = [
         f"--ServerApp.ip={LOOPBACK}",
         f"--ServerApp.port={port}",
         f"--ServerApp.port_retries={PORTS_TRIED}",
         f"--ServerApp.open_browser={browser}",
         f"--ServerApp.root_dir={root}",
-        f"--LabApp.default_url=/lab/tree/{quote(page)}",
-        "--LabApp.news_url=None",  # a course room is often offline, and the question would come before the notebook
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-        f"--ServerApp.jpserver_extensions={dict.fromkeys(NOT_LOADED, False)}",
+        f"--ServerApp.jpserver_extensions={unloaded}",
+        "--ServerApp.answer_yes=True",  # one Ctrl-C ends it
         "--ServerApp.log_level=WARN",
         "--LabApp.log_level=WARN",
+        f"--LabApp.default_url=/lab/tree/{quote(page)}",
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         print("Running as root, as containers do; only this machine can reach the server.", file=sys.stderr)
         options.append("--ServerApp.allow_root=True")
     return options
+
+
+def without_panels(handler: Any, page_config: dict[str, Any]) -> dict[str, Any]:
+    """Jupyter's hook for the page: leave out what does not belong before a learner."""
+    disabled = page_config.setdefault("disabledExtensions", [])
+    disabled += [name for name in (TEACHERS_PANELS, NEWS) if name not in disabled]
+    return page_config
 
 
 def place() -> tuple[Path, str]:

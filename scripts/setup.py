@@ -13,10 +13,13 @@ torch comes from). Standard library only: this runs before anything is installed
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Iterator
 
 import install
 import interpreter
@@ -47,7 +50,18 @@ def lab(place: Environment, arguments: list) -> int:
         place.write_stamp({**stamp, "doctor": passed})
         if not passed:
             print("\nSome of this needs mending, as said above. JupyterLab opens all the same.\n", flush=True)
-    return run(place, "labkit", "lab", *arguments, learner=True)
+    with unmoved_by_ctrl_c():
+        return run(place, "labkit", "lab", *arguments, learner=True)
+
+
+@contextlib.contextmanager
+def unmoved_by_ctrl_c() -> Iterator[None]:
+    """Leave Ctrl-C to the server, which hears it too: it saves its state and ends its kernels before it goes."""
+    before = signal.signal(signal.SIGINT, lambda number, frame: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check(place: Environment) -> int:
