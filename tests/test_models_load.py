@@ -6,6 +6,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import httpx
 import huggingface_hub
 import pytest
 import torch
@@ -55,6 +56,11 @@ class TestNames:
         assert (lm.name, lm.device.type, lm.dtype) == ("labcoder", "cpu", torch.float32)
         assert not lm.model.training
         assert load("labcoder-draft", device="cpu").config.num_hidden_layers == 1
+
+    def test_loading_prints_nothing(self, home, tiny_presets, capfd):
+        for name in ("labcoder", "labcoder@7b"):
+            load(name, device="cpu")
+        assert capfd.readouterr() == ("", "")
 
     def test_weights_are_those_saved(self, home):
         ids = torch.randint(0, VOCAB, (1, 12))
@@ -210,6 +216,35 @@ class TestUnknown:
     def test_offline_names_what_is_embedded(self, home):
         text = error_of("Qwen/Qwen3-0.6B", device="cpu")
         assert "cannot be reached" in text and "labcoder-draft" in text
+
+    def test_hub_checkpoint(self, home, tmp_path, monkeypatch):
+        """Configuration first, then the weights; both from the same cached folder."""
+        folder, asked = save(tmp_path / "cached"), []
+
+        def cached(name, allow_patterns, **_):
+            asked.append(allow_patterns)
+            return str(folder)
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
+        assert load("someone/tiny", device="cpu").name == "someone/tiny"
+        assert "*.safetensors" not in asked[0] and "*.safetensors" in asked[1]
+
+    @pytest.mark.parametrize(
+        "listing", [["pytorch_model.bin"], httpx.ConnectError("no route"), ["README.md"]]
+    )
+    def test_hub_checkpoint_without_safetensors(self, home, tmp_path, monkeypatch, listing):
+        def files(name):
+            if isinstance(listing, Exception):
+                raise listing
+            return listing
+
+        folder = save(tmp_path / "cached")
+        (folder / "model.safetensors").unlink()
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(folder))
+        monkeypatch.setattr(huggingface_hub, "list_repo_files", files)
+        text = error_of("someone/tiny", device="cpu")
+        want = "cannot be reached" if isinstance(listing, Exception) else "safetensors"
+        assert want in text and ("pickle" in text) == (listing == ["pytorch_model.bin"])
 
     def test_not_on_the_hub(self, home, monkeypatch):
         def missing(*_, **__):

@@ -118,9 +118,21 @@ def inflate(
     empty = emptiness(dtype)
     source = {name: weight.detach() for name, weight in small_model.state_dict().items()}
     source["lm_head.weight"] = small_model.get_output_embeddings().weight.detach()
+    _copy_rotary(small_model, big)
     for name, weight in big.named_parameters():
         _inflate_weight(name, weight, source.get(name), heads, small.hidden_size / config.hidden_size, empty)
     return big
+
+
+def _copy_rotary(small: Any, big: Any) -> None:
+    """Take the small model's rotary frequencies bit for bit.
+
+    They are equal by definition, but a GPU's pow and a CPU's differ in the last bit, and at position 16k
+    that bit is a visible angle.
+    """
+    step = big.config.head_dim // small.config.head_dim
+    for name in ("inv_freq", "original_inv_freq"):
+        getattr(big.model.rotary_emb, name)[::step] = getattr(small.model.rotary_emb, name)
 
 
 def _inflate_weight(

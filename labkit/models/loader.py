@@ -128,6 +128,8 @@ def _read_config(folder: Path, name: str) -> Any:
 def _from_folder(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel:
     """Read safetensors weights; every weight of the architecture must be there in its shape."""
     auto: Any = AutoModelForCausalLM
+    bars = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()  # a bar in a notebook's output changes at every run
     try:
         model, report = auto.from_pretrained(
             folder,
@@ -139,6 +141,9 @@ def _from_folder(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel
         )
     except Exception as error:  # safetensors, JSON and shape errors share no base class
         raise LabkitError(f"The weights of {name} cannot be read: {error}.", "Fetch them again.") from error
+    finally:
+        if bars:
+            transformers.utils.logging.enable_progress_bar()
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if absent:
         raise LabkitError(

@@ -6,6 +6,7 @@ import difflib
 import re
 from pathlib import Path
 
+import httpx
 import huggingface_hub
 from huggingface_hub.errors import (
     GatedRepoError,
@@ -26,6 +27,8 @@ NAMES = (*EMBEDDED, *(f"labcoder@{preset}" for preset in PRESETS), "auto")
 SMALL_FILES = ("*.json", "*.txt", "*.model", "*.jinja")
 OTHER_FORMATS = ("original/*", "consolidated*", "onnx/*")
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+
+NO_NETWORK = (LocalEntryNotFoundError, OfflineModeIsEnabled, httpx.TransportError)
 
 HUB_ID = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
@@ -110,7 +113,7 @@ def _from_hub(name: str, patterns: list[str]) -> Path:
         found = huggingface_hub.snapshot_download(
             name, allow_patterns=patterns, ignore_patterns=list(OTHER_FORMATS)
         )
-    except (LocalEntryNotFoundError, OfflineModeIsEnabled, ConnectionError, TimeoutError) as error:
+    except NO_NETWORK as error:
         raise LabkitError(
             f"{name} is not on this machine and the Hugging Face hub cannot be reached.",
             f"Without a network these work: {', '.join(NAMES)}; or give a local folder.",
@@ -133,7 +136,7 @@ def _from_hub(name: str, patterns: list[str]) -> Path:
 def _hub_files(name: str) -> list[str]:
     try:
         return list(huggingface_hub.list_repo_files(name))
-    except (HfHubHTTPError, OfflineModeIsEnabled, ConnectionError) as error:
+    except (HfHubHTTPError, *NO_NETWORK) as error:
         raise LabkitError(
             f"The weights of {name} are not on this machine and the Hugging Face hub cannot be reached.",
             f"Without a network these work: {', '.join(NAMES)}; or give a local folder.",
