@@ -18,10 +18,10 @@ from labkit.profile.card_text import amount
 from labkit.profile.datasheet import Ceilings, datasheet_for
 from labkit.profile.formulas import mbu, mfu
 from labkit.profile.grid import Grid, measure_grid
-from labkit.profile.plan import Plan, fitting, plan_for
 from labkit.profile.latency import LatencyReport, latency_report
 from labkit.profile.loop import decode_steps, generate
 from labkit.profile.peaks import ceilings
+from labkit.profile.plan import Plan, fitting, plan_for
 from labkit.profile.roofline import roofline_points
 from labkit.profile.stages import stage_report
 from labkit.profile.tracer import trace
