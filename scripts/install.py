@@ -39,6 +39,7 @@ class Plan(NamedTuple):
     reason: str
     release: str
     fresh: Optional[Python]
+    torch: bool
     course: bool
     tools: bool
 
@@ -118,7 +119,8 @@ def plan(place: Environment, setting: str, wanted_python: str, dev: bool) -> Pla
     fresh = python if python and python.release != release else None
     course = bool(fresh) or any(old.get(key) != value for key, value in place.sources().items())
     tools = (dev or TOOLS in old) and (bool(fresh) or old.get(TOOLS) != digest(place.root / TOOLS))
-    return Plan(choice.build, choice.reason, fresh.release if fresh else release, fresh, course, tools)
+    torch = bool(fresh) or not old
+    return Plan(choice.build, choice.reason, fresh.release if fresh else release, fresh, torch, course, tools)
 
 
 def ensure(root: Path, setting: str, wanted_python: str, dev: bool) -> bool:
@@ -159,7 +161,7 @@ def announce(place: Environment, todo: Plan) -> None:
     """Say what will be downloaded, how big it is and where it goes; stop if the disk is too full for it."""
     total = 0
     print(f"Setting up the course in {place.folder} with Python {todo.release}", flush=True)
-    if todo.fresh:
+    if todo.torch:
         size = TORCH_MB.get((place.system, todo.build), 0)
         total += size
         print(
