@@ -81,11 +81,17 @@ def grade_file(
             judge(workers, exercises.find(name), job, untouched=name in submission.untouched)
             for name, job in submission.jobs.items()
         )
-        ran: Run | None = run(submission, seconds=seconds, memory=int(memory * GIB)) if run_notebook else None
     except LabkitError as error:
         return Grade(path, error=str(error))
     except Exception as error:  # a class of 25 is graded to the end, whatever one file holds
         return Grade(path, error=texts.text("grade.broke", kind=type(error).__name__, message=str(error)))
+    if not run_notebook:
+        return Grade(path, submission.notebook, verdicts)
+    try:
+        ran = run(submission, seconds=seconds, memory=int(memory * GIB))
+    except Exception as error:  # nor does a run that breaks take the verdicts down
+        said = texts.text("grade.run_broke", kind=type(error).__name__, message=str(error))
+        ran = Run(False, said, possible=False)
     return Grade(path, submission.notebook, verdicts, ran)
 
 

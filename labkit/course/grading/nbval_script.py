@@ -38,10 +38,9 @@ def watch_the_kernel() -> None:
                 if time.monotonic() >= until:
                     raise
                 continue
-            payload = message["content"].get("payload") or ()
-            kernel.asked_to_exit = any(entry.get("source") == "ask_exit" for entry in payload)
-            if stream == "shell" or not kernel.asked_to_exit:
-                return message
+            if any(entry.get("source") == "ask_exit" for entry in message["content"].get("payload") or ()):
+                kernel.asked_to_exit = True
+            return message
 
     RunningKernel.get_message = get_message
 
@@ -88,7 +87,7 @@ def main() -> int:
     notebook, notes, seconds = sys.argv[1:]
     watch_the_kernel()
     options = ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={seconds}", "-q", "--color=no", "--tb=no"]
-    options += ["-p", "no:cacheprovider", "-c", notes + ".ini", "--rootdir=."]
+    options += ["-p", "no:cacheprovider", "-c", "pytest.ini", "--rootdir=."]
     return int(pytest.main([notebook, *options], plugins=[nbval.plugin, Notes(notes)]))
 
 

@@ -20,6 +20,7 @@ from labkit.course.grading.workers import GIB
 
 SCRIPT = Path(__file__).with_name("nbval_script.py")
 TICK = 0.2  # seconds between two looks at the run's memory
+STATES = ("running", "ran", "raised", "too long", "died", "exit", "no kernel")  # as nbval_script.py notes them
 CELLS = 10  # the whole notebook may take this many times what one cell may
 
 
@@ -43,21 +44,18 @@ def run(submission: Submission, *, seconds: float, memory: int) -> Run:
     """
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="labkit-grade-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        notes = folder / "notes.jsonl"
-        (folder / "notes.jsonl.ini").touch()
+        folder, notes = Path(name) / "run", Path(name) / "notes.jsonl"
+        folder.mkdir()
+        (folder / "pytest.ini").touch()
         nbformat.write(submission.copy, folder / "notebook.ipynb")
         command = [sys.executable, str(SCRIPT), "notebook.ipynb", str(notes), f"{seconds:g}"]
         own = {"LABKIT_WORK": str(folder / "work"), "IPYTHONDIR": str(folder / "ipython")}
         environment = {**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-        with open(folder / "log.txt", "wb") as log:
-            process = psutil.Popen(
-                command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
-            )
-            stopped = _watch(process, began + CELLS * seconds, memory)
-        lines = notes.read_text(encoding="utf-8").splitlines() if notes.exists() else []
+        null = subprocess.DEVNULL
+        process = psutil.Popen(command, cwd=folder, env=environment, stdin=null, stdout=null, stderr=null)
+        stopped = _watch(process, began + CELLS * seconds, memory)
+        events = _events(notes, len(submission.cells))
     took = time.monotonic() - began
-    events = [json.loads(line) for line in lines if line.endswith("}")]
     if stopped:
         limit = {"gib": f"{memory / GIB:.3g}", "seconds": f"{CELLS * seconds:g}"}
         return Run(False, _in_words(events, submission.cells, texts.text(f"grade.run_{stopped}", **limit)), took)
@@ -88,6 +86,19 @@ def _watch(process: psutil.Popen, deadline: float, memory: int) -> str:
             pass
     process.wait()
     return reached
+
+
+def _events(notes: Path, cells: int) -> list[dict[str, Any]]:
+    """The notes about cells, without lines that are cut off, or that the notebook may have written itself."""
+    found = []
+    for line in notes.read_text(encoding="utf-8", errors="replace").splitlines() if notes.exists() else ():
+        try:
+            event = json.loads(line)
+            if event["state"] in STATES and 0 <= event["cell"] < cells:
+                found.append({"kind": "", "message": "", **event})
+        except (ValueError, TypeError, KeyError):
+            continue
+    return found
 
 
 def _outcome(events: Sequence[dict[str, Any]], cells: Sequence[Cell], seconds: float, took: float) -> Run:
