@@ -67,21 +67,31 @@ def grade(
     files: Annotated[list[Path], typer.Argument(help="Notebooks, or folders of them.")],
     as_json: Json = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, one line an exercise.")] = False,
+    timeout: Annotated[float | None, typer.Option(help="Seconds for one exercise and for one cell.")] = None,
+    memory: Annotated[float | None, typer.Option(help="GiB for one notebook.")] = None,
+    run: Annotated[bool, typer.Option(help="Also run each notebook from top to bottom.")] = True,
 ) -> None:
-    """Grade notebooks. Exit 0: all passed. 1: something failed. 2: could not run. 3: some could not be verified."""
+    """Grade notebooks.
+
+    Exit code 0: all passed. 1: something failed or was not attempted. 2: something could not run. 3: all that can
+    run here passed, and some could not be verified.
+    """
     from labkit.course import grading
 
     if as_json and as_csv:
         raise LabkitError("--json and --csv exclude each other.", "Give one of them.")
-    raise typer.Exit(grading.grade(files, style="json" if as_json else "csv" if as_csv else "text"))
+    style = "json" if as_json else "csv" if as_csv else "text"
+    code = grading.grade(files, style=style, timeout=timeout, memory=memory, run_notebook=run)
+    raise typer.Exit(code)
 
 
 @app.command()
 def progress(notebook: Annotated[str, typer.Argument(help="One notebook; all when left out.")] = "") -> None:
     """Show what is done and what is left."""
+    from labkit.course import exercises, work
     from labkit.course import progress as report
 
-    report.show(notebook)
+    report.show(work.full_name(notebook, exercises.notebooks()) if notebook else "")
 
 
 @app.command()

@@ -88,7 +88,7 @@ def test_exit_codes_of_grade_and_build_are_passed_on(monkeypatch: pytest.MonkeyP
     seen: list[object] = []
     for code in (0, 1, 2, 3):
         monkeypatch.setattr(
-            grading, "grade", lambda files, style, code=code: seen.append((files, style)) or code
+            grading, "grade", lambda files, style, code=code, **_: seen.append((files, style)) or code
         )
         done = CliRunner().invoke(cli.app, ["grade", "one.ipynb", "two.ipynb", "--csv"])
         assert done.exit_code == code
