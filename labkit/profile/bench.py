@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from labkit.errors import LabkitError
 from labkit.models import load
 from labkit.profile.card import CostCard, cost_card
 from labkit.profile.card_text import amount
@@ -52,6 +53,7 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
         lm, peaks, prompt=latency.prompt_tokens, context=latency.prompt_tokens + plan.new_tokens // 2
     )
     figures = {
+        "plan": plan,
         "model": _model(lm, card),
         "ceilings": {"measured": peaks, "datasheet": datasheet_for(peaks.name)},
         "floors": {"ttft": card.ttft_floor, "tpot": card.tpot_floor},
@@ -136,7 +138,11 @@ def _utilisation(
 
 def _gaps(lm: LM, ids: torch.Tensor, steps: int) -> dict[str, Any]:
     """The timeline of a few decode steps, per token where that says more."""
-    found = trace(decode_steps(lm, ids, steps), lm.device)
+    try:
+        found = trace(decode_steps(lm, ids, steps), lm.device)
+    except LabkitError as error:  # a machine may forbid profiling; the rest of the benchmark stands
+        print(error, end="\n\n")
+        return {"unavailable": str(error), "gap_share": None}
     print(found.summary(), end="\n\n")
     return {
         "tokens": steps,
@@ -204,7 +210,7 @@ def _print(figures: dict[str, Any], card: CostCard, latency: LatencyReport, peak
         "tokens_per_s": round(latency.tokens_per_second, 2),
         "mbu": round(used["mbu"], 4),
         "mfu_prefill": round(used["mfu_prefill"], 4),
-        "gap_share": round(figures["gaps"]["gap_share"], 4),
+        "gap_share": figures["gaps"]["gap_share"] and round(figures["gaps"]["gap_share"], 4),
         "random_weights_ratio": round(control["ratio"], 4),
     }
     print(json.dumps(headline))

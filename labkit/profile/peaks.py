@@ -21,7 +21,8 @@ from labkit.profile.formulas import dtype_name
 from labkit.results import device_name
 from labkit.timing import measure
 
-_LEAST_SECONDS = {"cuda": 2e-3, "cpu": 0.03}  # a timed call this long drowns the clock's own cost
+_LEAST_SECONDS = {"cuda": 0.02, "cpu": 0.03}  # a timed call this long drowns the clock's own cost
+_MATRICES = {"cuda": (4096, 8192, 16384), "cpu": (512, 1024, 2048, 4096)}
 _REPEATS = 7
 
 
@@ -112,9 +113,8 @@ def matmul_flops(device: torch.device | str | None = None, dtype: torch.dtype | 
     """FLOPs per second of square products of random matrices, at the size where they are fastest."""
     device = resolve_device(device)
     dtype = dtype or default_dtype(device)
-    sizes = (4096, 8192, 16384) if device.type == "cuda" else (512, 1024, 2048, 4096)
     best = 0.0
-    for n in sizes:
+    for n in _MATRICES.get(device.type, _MATRICES["cpu"]):
         a, b = _random((n, n), device, dtype), _random((n, n), device, dtype)
         out = torch.empty(n, n, device=device, dtype=dtype)
         try:
@@ -148,7 +148,7 @@ def _read_size(device: torch.device) -> int:
     above = 8 * cache_bytes(device)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        wanted, most = max(4 * 2**30, above), free // 4
+        wanted, most = max(2 * 2**30, above), free // 4
     else:
         import psutil
 

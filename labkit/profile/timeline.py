@@ -8,7 +8,8 @@ the gap between two is the Python that runs between them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import bisect
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,13 +103,14 @@ def read(events: Iterable[dict[str, Any]], *, on_gpu: bool) -> Timeline:
     by_kind: dict[str, list[dict[str, Any]]] = {}
     for event in complete:
         by_kind.setdefault(event.get("cat", ""), []).append(event)
-    host = by_kind.get("cuda_runtime", []) + by_kind.get("cuda_driver", [])
+    host = by_kind.get("cuda_runtime", []) + by_kind.get("cuda_driver", []) if on_gpu else []
     operators = [event for event in by_kind.get("cpu_op", []) if event["tid"] == thread]
     outer = outermost(spans(operators))
     if on_gpu:
         kernels = spans(by_kind.get("kernel", []))
         copies = spans(event for kind in _COPIES for event in by_kind.get(kind, []))
         waits = spans(event for event in host if event["name"] in _WAITS)
+        waits = _with_blocking_copies(waits, spans(_blocking_copies(host, by_kind.get("gpu_memcpy", []))))
     else:
         kernels = outer
         copies = outermost(spans(event for event in operators if event["name"] == "aten::copy_"))
@@ -159,14 +161,46 @@ def gaps(timeline: Timeline, *, on_gpu: bool, shortest: float = 0.0) -> tuple[Ga
 
 def _cause(timeline: Timeline, start: float, end: float) -> str:
     """What the host did while the device was idle from `start` to `end`."""
-    # a wait that ends inside the gap (or just before it): the queue was empty because the host had stopped
-    if any(wait.start <= start + 1e-6 and start - 5e-6 <= wait.end <= end for wait in timeline.waits):
+    # a wait that ends inside the gap (or just before it, as the two clocks agree to microseconds only):
+    # the queue was empty because the host had stopped
+    if any(wait.start <= start + 1e-6 and start - 2e-5 <= wait.end <= end for wait in timeline.waits):
         return "waiting"
     inside: dict[str, float] = {}
-    for span in timeline.operators:
+    first = max(0, bisect.bisect_right(timeline.operators, start, key=lambda span: span.start) - 1)
+    last = bisect.bisect_left(timeline.operators, end, key=lambda span: span.start)
+    for span in timeline.operators[first:last]:
         overlap = min(span.end, end) - max(span.start, start)
         if overlap > 0:
             inside[span.name] = inside.get(span.name, 0.0) + overlap
     if sum(inside.values()) < (end - start) / 2:
         return "python"
     return max(inside, key=lambda name: inside[name])
+
+
+def _blocking_copies(
+    host: Iterable[dict[str, Any]], copies: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Asynchronous in name only: a copy to pageable host memory returns when the data is there."""
+    blocking = {
+        event["args"].get("correlation")
+        for event in copies
+        if "DtoH" in event["name"] and "Pageable" in event["name"]
+    }
+    return [
+        event
+        for event in host
+        if event["name"].startswith(("cudaMemcpyAsync", "hipMemcpyAsync"))
+        and event.get("args", {}).get("correlation") in blocking
+    ]
+
+
+def _with_blocking_copies(waits: Sequence[Span], copies: Iterable[Span]) -> tuple[Span, ...]:
+    """Blocking copies as waits; one that the next synchronisation follows at once is part of it (`.cpu()`)."""
+    merged = list(waits)
+    for copy in copies:
+        index = next((i for i, wait in enumerate(merged) if 0 <= wait.start - copy.end < 5e-5), None)
+        if index is None:
+            merged.append(copy)
+        else:
+            merged[index] = Span(merged[index].name, copy.start, merged[index].end - copy.start)
+    return tuple(sorted(merged, key=lambda span: span.start))
