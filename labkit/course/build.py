@@ -47,28 +47,37 @@ def executed(source: Path, *, cell_seconds: int = CELL_SECONDS) -> NotebookNode:
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
     notebook = edition.full(sources.read(source))
-    began = time.perf_counter()
+    began, at = time.perf_counter(), 0
+
+    def starts(cell: NotebookNode, cell_index: int) -> None:
+        nonlocal at
+        at = cell_index
+
     with tempfile.TemporaryDirectory(prefix="labkit-build-") as folder:
         client = NotebookClient(
             notebook,
             timeout=cell_seconds,
             kernel_name="python3",
             record_timing=False,
+            extra_arguments=["--log-level=ERROR"],  # the kernel's own notices are not about the notebook
             resources={"metadata": {"path": folder}},
+            on_cell_start=starts,
         )
         environment = {**os.environ, "LABKIT_WORK": folder, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
         try:
             client.execute(env=environment)
         except CellExecutionError as error:
             raise LabkitError(
-                f"{source.name}: {_where(notebook)} stopped: {error.ename}: {error.evalue}"
+                f"{source.name}: {_where(notebook, at)} stopped: {error.ename}: {error.evalue}"
             ) from None
         except CellTimeoutError:
             raise LabkitError(
-                f"{source.name}: {_where(notebook)} ran for more than {cell_seconds} s."
+                f"{source.name}: {_where(notebook, at)} ran for more than {cell_seconds} s."
             ) from None
         except DeadKernelError:
-            raise LabkitError(f"{source.name}: the kernel died in {_where(notebook)}.", "Memory?") from None
+            raise LabkitError(
+                f"{source.name}: the kernel died in {_where(notebook, at)}.", "Memory?"
+            ) from None
         seconds = time.perf_counter() - began
         outputs.clean(notebook, [Path(folder)])
     _number(notebook)
@@ -143,7 +152,7 @@ def _stale(there: NotebookNode, now: NotebookNode, kind: str) -> str:
 def _write(source: Path, execute: bool, say: Callable[[str], Any]) -> None:
     """One notebook's editions. Everything is made before anything is written."""
     learners = pristine(source)
-    solution = executed(source) if execute else None
+    solution = executed(source, cell_seconds=CELL_SECONDS) if execute else None
     if solution is not None:
         text = edition.dumps(solution)
         outputs.check_size(text, solution)
@@ -173,12 +182,9 @@ def _sources(names: Sequence[str]) -> list[Path]:
     ]
 
 
-def _where(notebook: NotebookNode) -> str:
-    """The cell at which an execution stopped: the last one that began."""
-    started = [(i, cell) for i, cell in enumerate(notebook.cells, 1) if cell.get("execution_count")]
-    number, cell = started[-1] if started else (1, notebook.cells[0])
-    first = next((line for line in cell.source.splitlines() if line.strip()), "")
-    return f"cell {number} ({first[:48]!r})"
+def _where(notebook: NotebookNode, index: int) -> str:
+    first = next((line for line in notebook.cells[index].source.splitlines() if line.strip()), "")
+    return f"cell {index + 1} ({first[:48]!r})"
 
 
 def _number(notebook: NotebookNode) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from labkit.course import texts
 from labkit.course.display import MEASURED, RECORDED
+from labkit.course.style import styled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 FELT_MS, LEFT_MS = 200.0, 1000.0  # when a wait is felt, and when people leave
 
 
+@styled()
 def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
     """One row a rung, best read downwards: each step should move the dots to the left."""
     from matplotlib.figure import Figure

@@ -18,7 +18,7 @@ LINES, WIDTH = 60, 400  # of a text output
 LARGEST_FILE = 800_000  # bytes
 TEXTUAL = re.compile(r"text/|application/json|image/svg|javascript")
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,16}\b")
-CELL_FILE = re.compile(r"\S*[/\\]ipykernel_\d+[/\\]\d+\.py")
+CELL_FILE = re.compile(r"(?:[A-Za-z]:)?(?:[/\\][\w.~-]+)*[/\\]ipykernel_\d+[/\\]\d+\.py")
 PATH = re.compile(
     r"(?<![\w.:/<>])(?:/(?:home|Users|root|tmp|work|var|opt|mnt|private)/|[A-Za-z]:\\)[^\s'\"<>,;:)]+"
 )
@@ -85,7 +85,7 @@ def _merged(outputs: list[NotebookNode]) -> list[NotebookNode]:
 def _cleaned(output: NotebookNode, names: Sequence[tuple[str, str]]) -> NotebookNode | None:
     """One output without machine names; None when nothing of it is worth keeping on paper."""
     if output.output_type == "stream":
-        output.text = _trimmed(_plain(_settled(output.text), names))
+        output.text = _plain(_trimmed(_settled(output.text)), names)
         return output if output.text.strip() else None
     if "data" not in output:
         return output

@@ -128,10 +128,11 @@ def _check_answer(cell: NotebookNode, tree: ast.Module, place: str, notebook: st
     ]
     if [mark for _, mark in marks] != [BEGIN, END]:
         raise LabkitError(f"{place}: {name} needs one line {BEGIN} and, below it, one line {END}.")
-    if not functions[0].lineno < marks[0][0] < marks[1][0] or marks[0][0] > (functions[0].end_lineno or 0):
-        raise LabkitError(f"{place}: the solution's marks belong inside def {name}(…).")
-    if marks[1][0] - marks[0][0] < 2:
+    begin, end = marks[0][0], marks[1][0]
+    if end - begin < 2:
         raise LabkitError(f"{place}: the solution of {name} is empty.")
+    if not functions[0].lineno < begin <= (functions[0].end_lineno or 0):
+        raise LabkitError(f"{place}: the solution's marks belong inside def {name}(…).")
 
 
 def _check_order(cells: Sequence[NotebookNode], notebook: str) -> None:

@@ -6,7 +6,11 @@
 import math
 
 import demo_exercises
-from labkit.course import check, ledger, predict, progress, show, widgets
+from matplotlib.figure import Figure
+
+from labkit.course import check, ledger, predict, progress, widgets
+
+demo_exercises.install()
 
 # %%
 ledger.show()
@@ -54,9 +58,6 @@ def twice(call):
 check.twice(twice)
 
 # %% tags=["picture"]
-from matplotlib.figure import Figure
-
-
 def draw(tokens, batch):
     figure = Figure(figsize=(4, 2.5), layout="constrained")
     axes = figure.subplots()
@@ -68,7 +69,7 @@ def draw(tokens, batch):
 widgets.explore(draw, "A line from the origin.", tokens=[1, 16, 256], batch=[1, 2])
 
 # %%
-print(object(), check)
+print(object(), check, math.pi)
 progress.show("90_demo")
 
 # %%

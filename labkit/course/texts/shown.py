@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 ITEMS = 6
-CHARACTERS = 160
+CHARACTERS = 160  # of a value
+WORDS = 500  # of a piece of text, such as an error's message
 
 
 def show(value: Any, depth: int = 2) -> str:
@@ -45,7 +46,7 @@ class Filler(string.Formatter):
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if isinstance(value, str) and not format_spec:
-            return value
+            return _cut(value, WORDS)
         if format_spec:
             try:
                 return _cut(format(value, format_spec))
@@ -96,5 +97,5 @@ def _array(value: Any) -> str:
         return f"a {type(value).__name__}"
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= CHARACTERS else f"{text[: CHARACTERS - 1]}…"
+def _cut(text: str, limit: int = CHARACTERS) -> str:
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
