@@ -41,7 +41,7 @@ BUSY = ORANGE
 def timelines(
     runs: Mapping[str, tuple[Host, Device]], *, lanes: tuple[str, str] = ("host", "device")
 ) -> Figure:
-    """Two lanes a run, on one time axis: the host's activities above, the device's busy intervals below.
+    """Two lanes a run, each on its own time axis: the host's activities above, the device's busy intervals below.
 
     Args:
         runs: title → (host, device), times in seconds.
@@ -49,13 +49,14 @@ def timelines(
     """
     longest = max(device[-1][1] for _, device in runs.values())
     scale, unit = time_scale(longest)
-    drawn, first = figure(9.0, 0.5 + 1.05 * len(runs))
+    drawn, first = figure(9.0, 0.5 + 1.15 * len(runs))
     first.remove()
-    panels = drawn.subplots(len(runs), 1, sharex=True, squeeze=False)[:, 0]
+    panels = drawn.subplots(len(runs), 1, squeeze=False)[:, 0]
     for axes, (title, (host, device)) in zip(panels, runs.items(), strict=True):
         _lanes(axes, host, device, scale)
         axes.set_yticks([1, 0], lanes)
         axes.set_title(title, fontsize=10)
+        axes.margins(x=0.01)
     panels[-1].set_xlabel(f"time ({unit})")
     seen = [name for name in ACTIVITY if any(name == event[0] for host, _ in runs.values() for event in host)]
     handles = [patch(ACTIVITY[name]) for name in seen] + [patch(BUSY)]
@@ -68,9 +69,13 @@ def timelines(
 def _lanes(axes: Axes, host: Host, device: Device, scale: float) -> None:
     for name, colour in ACTIVITY.items():
         bars = [(start / scale, (end - start) / scale) for event, start, end in host if event == name]
-        axes.broken_barh(bars, (0.6, 0.8), facecolors=colour)
+        axes.broken_barh(bars, (0.6, 0.8), facecolors=colour, snap=False, linewidth=0)
     axes.broken_barh(
-        [(start / scale, (end - start) / scale) for start, end in device], (-0.4, 0.8), facecolors=BUSY
+        [(start / scale, (end - start) / scale) for start, end in device],
+        (-0.4, 0.8),
+        facecolors=BUSY,
+        snap=False,
+        linewidth=0,
     )
     axes.set_ylim(-0.55, 1.55)
     axes.grid(visible=False, axis="y")

@@ -1,6 +1,6 @@
 """The exercises of notebook 01_profile, in the order in which they come."""
 
-from labkit.course.exercises.profile import bottleneck, budget, clock, cost, idle, latency
+from labkit.course.exercises.profile import bottleneck, budget, clock, cost, idle, latency, utilisation
 
 EXERCISES = (
     *clock.EXERCISES,
@@ -9,4 +9,5 @@ EXERCISES = (
     *cost.EXERCISES,
     *bottleneck.EXERCISES,
     *idle.EXERCISES,
+    *utilisation.EXERCISES,
 )

@@ -1,7 +1,7 @@
-"""Exercises: FLOPs and bytes of a forward pass, its place under the roofline, and the bandwidth it uses."""
+"""Exercises: FLOPs and bytes of a forward pass, and its place under the roofline."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from labkit.course.exercise import Exercise, expect
@@ -27,19 +27,6 @@ def roofline(flops: float, nbytes: float, peak_tflops: float, bandwidth_gbs: flo
         "floor_ms": 1e3 * max(compute, memory),
         "bound": "memory" if memory > compute else "compute",
     }
-
-
-def mbu(
-    tensors: Sequence[tuple[int, int, int]],
-    kv_bytes_per_token: int,
-    lengths: Sequence[int],
-    step_ms: float,
-    bandwidth_gbs: float,
-) -> float:
-    """Model bandwidth utilisation of one decode step, a fraction (labkit's own answer)."""
-    weights = {address: values * width for address, values, width in tensors}
-    read = sum(weights.values()) + kv_bytes_per_token * sum(lengths)
-    return read / (step_ms / 1e3) / (bandwidth_gbs * 1e9)
 
 
 def _random_shape(rng: random.Random, width: int) -> dict[str, int]:
@@ -131,59 +118,6 @@ def _judge_roofline(fn: Callable, given: dict[str, float], side: str) -> None:
     expect(bound == side, "bound", got=bound, intensity=intensity, ridge=ridge, side=side)
 
 
-def _check_mbu(fn: Callable, rng: random.Random) -> None:
-    for tied, rows, share in (
-        (False, 1, 0.3),
-        (True, rng.randint(3, 8), 0.7),
-        (True, 1, 0.1),
-        (False, 5, 0.9),
-    ):
-        widths = [2, 1, 2] + [rng.choice([1, 2]) for _ in range(rng.randint(0, 3))]
-        tensors = [(rng.randrange(2**20, 2**40, 256), rng.randint(10**5, 10**6), width) for width in widths]
-        # tied: the output layer is the embedding table again; untied: equal in size, yet other memory
-        address, values, width = tensors[0]
-        tensors.append((address if tied else address + 2**41, values, width))
-        lengths = sorted(rng.sample(range(100, 900), rows))
-        if rows > 1:  # put a row first that is neither the shortest nor the longest
-            lengths[0], lengths[1] = lengths[1], lengths[0]
-        kv, bandwidth = rng.randrange(512, 4096, 64), rng.uniform(50, 4000)
-        read = sum({a: v * w for a, v, w in tensors}.values()) + kv * sum(lengths)
-        step = read / (share * rng.uniform(0.9, 1.1) * bandwidth * 1e9) * 1e3
-        _judge_mbu(fn, tensors, kv, lengths, step, bandwidth)
-
-
-def _judge_mbu(
-    fn: Callable,
-    tensors: list[tuple[int, int, int]],
-    kv: int,
-    lengths: list[int],
-    step: float,
-    bandwidth: float,
-) -> None:
-    given: dict[str, Any] = {"tensors": str(tensors), "kv": kv, "lengths": str(lengths), "rows": len(lengths)}
-    given |= {"step": step, "bandwidth": bandwidth}
-    stored = {address: values * width for address, values, width in tensors}
-    weights, cache = sum(stored.values()), kv * sum(lengths)
-    per_second = step / 1e3 * bandwidth * 1e9
-    share = (weights + cache) / per_second
-    typical = {
-        "percent": 100 * share,
-        "tied_twice": (sum(values * width for _, values, width in tensors) + cache) / per_second,
-        "same_size_dropped": (sum({values * width for _, values, width in tensors}) + cache) / per_second,
-        "elements": (sum({a: v for a, v, _ in tensors}.values()) + cache) / per_second,
-        "one_row": (weights + kv * lengths[0]) / per_second,
-        "longest_row": (weights + kv * max(lengths)) / per_second,
-        "mean_row": (weights + cache / len(lengths)) / per_second,
-        "no_kv": weights / per_second,
-        "weights_per_row": (weights * len(lengths) + cache) / per_second,
-        "step_unit": share / 1e3,
-        "bandwidth_unit": share * 1e9,
-        "both_units": share * 1e6,
-        "inverted": 1 / share,
-    }
-    judge(fn(list(tensors), kv, list(lengths), step, bandwidth), share, "share", typical, **given)
-
-
 EXERCISES = [
     Exercise(
         name="step_cost",
@@ -202,14 +136,5 @@ EXERCISES = [
         minutes=3,
         check=_check_roofline,
         reference=roofline,
-    ),
-    Exercise(
-        name="mbu",
-        notebook="01_profile",
-        level="core",
-        points=2,
-        minutes=3,
-        check=_check_mbu,
-        reference=mbu,
     ),
 ]
