@@ -32,12 +32,12 @@ def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
                     f"{value * 1e3:.3g}", (value * 1e3, height), (7, 4), textcoords="offset points", size=8
                 )
         _dress(axes, [getattr(rung, field) for rung, _, _ in rows], texts.text(f"ledger.{field}"))
-    for limit, key in ((FELT_MS, "felt"), (LEFT_MS, "left")):
+    for limit, key, side in ((FELT_MS, "felt", "right"), (LEFT_MS, "left", "left")):
         low, high = left.get_xlim()
         if low < limit < high:
             left.axvline(limit, color="#999", linewidth=1, linestyle="--", zorder=0)
-            left.text(limit, 1.02, texts.text(f"ledger.{key}"), transform=left.get_xaxis_transform(),
-                      size=7, color="#666", ha="center")  # fmt: skip
+            said = f" {texts.text(f'ledger.{key}')} "
+            left.text(limit, 1.02, said, transform=left.get_xaxis_transform(), size=7, color="#666", ha=side)
     left.set_yticks(range(len(rows)), [f"{rung.name}\n{rung.model}" for rung, _, _ in rows], size=8)
     left.set_ylim(len(rows) - 0.5, -0.5)
     _legend(figure, mine, theirs)
