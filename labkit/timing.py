@@ -1,10 +1,8 @@
 """Clocks that tell the truth about an asynchronous device, and the terms of a token stream.
 
-A GPU call returns before its work is done, so a timing that does not wait measures the launch and not
-the work. Everything here waits (`synchronize`) on both sides of what it times, warms up first, repeats,
-and reports a median with its spread instead of one lucky number.
-
-Times are seconds throughout. Functions that take plain numbers return plain numbers.
+A GPU call returns before its work is done: a timing that does not wait measures the launch. What is timed
+here is waited for on both sides, warmed up, repeated, and reported as a median with its spread. Times are
+seconds throughout; functions that take plain numbers return plain numbers.
 """
 
 from __future__ import annotations
@@ -29,16 +27,12 @@ def synchronize(device: torch.device | str | None = None) -> None:
     Args:
         device: a torch device or its name; None means the GPU if there is one.
     """
-    if device is not None and str(device).startswith("cpu"):
+    kind = str(device or "cuda").partition(":")[0]
+    if kind == "cpu":
         return
     import torch
 
-    if device is None:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return
-    kind = torch.device(device).type
-    if kind == "cuda":
+    if kind == "cuda" and (device is not None or torch.cuda.is_available()):
         torch.cuda.synchronize(device)
     elif kind == "mps":
         torch.mps.synchronize()
@@ -71,7 +65,7 @@ def percentile(values: Iterable[float], q: float) -> float:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Repeated timings of one piece of work. `seconds` holds every repeat, in the order it ran."""
+    """Repeated timings of one piece of work; `seconds` holds every repeat, in order."""
 
     seconds: tuple[float, ...]
 
@@ -96,9 +90,8 @@ class Measurement:
         return min(self.seconds)
 
     def __str__(self) -> str:
-        return (
-            f"{duration(self.median)} ({duration(self.low)} to {duration(self.high)}, n={len(self.seconds)})"
-        )
+        spread = f"{duration(self.low)} to {duration(self.high)}"
+        return f"{duration(self.median)} ({spread}, n={len(self.seconds)})"
 
 
 def duration(seconds: float) -> str:
@@ -125,16 +118,14 @@ def measure(
         device: what to wait for. None means the GPU if there is one.
         warmup: unrecorded calls first (compilers, allocators and caches settle in them).
         repeats: recorded calls.
-        inputs: argument tuples to rotate through. When together they exceed the device's cache
-            (see `rotation`), no repeat finds its data already there.
+        inputs: argument tuples to take in turn; `rotation` of them leave none in the device's cache.
         clock: seconds; replaced in tests.
 
     Raises:
         LabkitError: repeats < 1, warmup < 0 or no inputs.
     """
-    return compare({"fn": fn}, device=device, warmup=warmup, repeats=repeats, inputs=inputs, clock=clock)[
-        "fn"
-    ]
+    settings: dict[str, Any] = {"device": device, "warmup": warmup, "repeats": repeats, "inputs": inputs}
+    return compare({"fn": fn}, clock=clock, **settings)["fn"]
 
 
 def compare(
@@ -148,8 +139,8 @@ def compare(
 ) -> dict[str, Measurement]:
     """Time several functions in one run, a round at a time, so that heat and neighbours disturb all alike.
 
-    Every second round goes backwards (A B, B A, A B, …), which cancels a steady drift. Every function
-    of a round gets the same input. Arguments are those of `measure`.
+    Every second round goes backwards (A B, B A, …), which cancels a steady drift; all functions of a round
+    get the same input. Arguments are those of `measure`.
     """
     if repeats < 1 or warmup < 0 or not inputs or not fns:
         raise LabkitError(
@@ -173,9 +164,9 @@ def compare(
 
 
 def rotation(bytes_each: int, cache_bytes: int) -> int:
-    """How many inputs of `bytes_each` to rotate through, so that one comes round after the cache forgot it.
+    """How many inputs of that size to rotate through, so that one comes round after the cache forgot it.
 
-    Twice the cache, since a cache need not forget the oldest first; and at least 2.
+    Twice the cache, since a cache need not forget the oldest first; at least 2.
     """
     if bytes_each < 1 or cache_bytes < 0:
         raise LabkitError(

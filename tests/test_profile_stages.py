@@ -115,7 +115,7 @@ def test_without_waiting_the_forward_is_blamed_on_sampling(monkeypatch, waits):
 
     lm = tiny_lm()
     clock = StageClock("cpu", synchronise=waits, now=device.now)
-    run, _, _ = stages.staged_run(
+    run, _ = stages.staged_run(
         lm, PROMPT, 5, clock, forward=forward, make_cache=lambda: None, sampler=Fetching()
     )
     blamed = {stage: seconds for stage, seconds in run.seconds.items() if seconds}
@@ -163,7 +163,9 @@ def test_a_model_that_cannot_keep_fewer_logits_still_runs(lm):
 
         def forward(self, input_ids, past_key_values, use_cache):
             return SimpleNamespace(
-                logits=self.inner(input_ids=input_ids, past_key_values=past_key_values, use_cache=use_cache).logits
+                logits=self.inner(
+                    input_ids=input_ids, past_key_values=past_key_values, use_cache=use_cache
+                ).logits
             )
 
     other = tiny_lm()

@@ -154,8 +154,7 @@ def cost_card(
             f"Prompt {prompt}, context {context}, batch {batch}: each must be at least 1.",
             "Give positive numbers.",
         )
-    config = getattr(model_or_config, "config", model_or_config)
-    shape = shape_of(config)
+    shape = shape_of(getattr(model_or_config, "config", model_or_config))
     kind = dtype or getattr(model_or_config, "dtype", None) or "bfloat16"
     element = formulas.bytes_per(kind)
     if weight_bytes is None and dtype is None:
@@ -164,8 +163,7 @@ def cost_card(
         weight_bytes = shape.parameters * element
     read = weight_bytes - shape.looked_up * element
     cache = kv_cache_bytes(shape, context, batch, element)
-    # prefill writes what it will not read again before decoding; the prompt's K and V cross the bus once
-    prefilled = kv_cache_bytes(shape, prompt, batch, element)
+    prefilled = kv_cache_bytes(shape, prompt, batch, element)  # written once, not read back in prefill
     return CostCard(
         name=name or getattr(model_or_config, "name", None) or shape.family,
         shape=shape,

@@ -105,8 +105,7 @@ def shape_of(config: Any) -> Shape:
     """Read a transformers configuration (or its dictionary) of a decoder-only attention model.
 
     Raises:
-        LabkitError: an entry that every decoder has is missing, or the model has mixture-of-experts layers,
-            whose cost depends on the routing.
+        LabkitError: an entry that every decoder has is missing, or tokens are routed to experts.
     """
     config = _text_config(config)
     kind = str(config.model_type)
@@ -129,15 +128,8 @@ def shape_of(config: Any) -> Shape:
     intermediate = (
         getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
     )
-    q, kv = heads * head_dim, kv_heads * head_dim
-
-    def has(bias: bool | str) -> bool:
-        return bool(getattr(config, bias, False)) if isinstance(bias, str) else bias
-
-    per_layer = has(family.qkv_bias) * (q + 2 * kv) + has(family.out_bias) * hidden
-    per_layer += has(family.mlp_bias) * ((2 if family.gated else 1) * intermediate + hidden)
-    qk_norm = {"": 0, "head": 2 * head_dim, "full": q + kv}[family.qk_norm]
-    width = hidden * (2 if family.norm_bias else 1)
+    qk_norm = {"": 0, "head": 2 * head_dim, "full": (heads + kv_heads) * head_dim}[family.qk_norm]
+    norm = hidden * (2 if family.norm_bias else 1)
     return Shape(
         family=kind,
         layers=layers,
@@ -149,12 +141,22 @@ def shape_of(config: Any) -> Shape:
         vocab=vocab,
         tied=bool(getattr(config, "tie_word_embeddings", False)),
         gated=family.gated,
-        biases=layers * per_layer,
-        norms=layers * (family.norms * width + qk_norm) + width,
+        biases=layers * _biases(family, config, hidden, (heads + 2 * kv_heads) * head_dim, intermediate),
+        norms=layers * (family.norms * norm + qk_norm) + norm,
         positions=config.max_position_embeddings if family.learned_positions else 0,
         windows=_windows(config, layers),
         assumed=kind not in FAMILIES,
     )
+
+
+def _biases(family: Family, config: Any, hidden: int, qkv: int, intermediate: int) -> int:
+    """Bias elements of one layer."""
+
+    def has(bias: bool | str) -> bool:
+        return bool(getattr(config, bias, False)) if isinstance(bias, str) else bias
+
+    attention = has(family.qkv_bias) * qkv + has(family.out_bias) * hidden
+    return attention + has(family.mlp_bias) * ((2 if family.gated else 1) * intermediate + hidden)
 
 
 def _text_config(config: Any) -> Any:

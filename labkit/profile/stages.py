@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -83,12 +84,11 @@ def staged_run(
     forward: Forward,
     make_cache: Callable[[], Any],
     sampler: Sampler,
-) -> tuple[StageRun, str, int]:
-    """One request through the plain loop, each part under its stage: the run, its text, its prompt tokens."""
+) -> tuple[StageRun, str]:
+    """One request through the plain loop, each part under its stage; returns the run and its text."""
     clock.begin()
     with clock.stage("preprocessing"):
         ids = prompt_ids(lm, prompt)
-    check_length(lm, ids.shape[1], new_tokens)
     stream = StreamDecoder(lm.tokenizer)
     pieces: list[str] = []
     cache = make_cache()
@@ -105,7 +105,7 @@ def staged_run(
                 logits = forward(token[:, None], cache)
     with clock.stage("postprocessing"):
         pieces.append(stream.flush())
-    return clock.end(), "".join(pieces), ids.shape[1]
+    return clock.end(), "".join(pieces)
 
 
 def stage_report(
@@ -141,38 +141,55 @@ def stage_report(
     ids = prompt_ids(lm, prompt)
     check_length(lm, ids.shape[1], new_tokens)
 
-    def run(synchronise: bool, forward: Forward, make_cache: Callable[[], Any]) -> tuple[StageRun, str, int]:
-        sampler.restart()
-        clock = StageClock(lm.device, synchronise=synchronise, now=now)
-        return staged_run(
-            lm, prompt, new_tokens, clock, forward=forward, make_cache=make_cache, sampler=sampler
-        )
-
+    request = _Request(lm, prompt, new_tokens, sampler, now)
     for _ in range(warmup):  # eager kernels and allocator first, so that compiling is not blamed for them
-        run(True, plain_forward(lm), lambda: dynamic_cache(lm))
+        request.run(plain_forward(lm), lambda: dynamic_cache(lm))
     first = None
     forward, make_cache = plain_forward(lm), lambda: dynamic_cache(lm)
     if compile:
         forward, make_cache = compiled(lm, ids.shape[1] + new_tokens, backend)
-        first, _, _ = run(True, forward, make_cache)
-    synchronised: list[StageRun] = []
-    unsynchronised: list[StageRun] = []
+        first = request.run(forward, make_cache)
+    runs: dict[bool, list[StageRun]] = {True: [], False: []}
     for index in range(repeats):
-        order = (True, False) if index % 2 == 0 else (False, True)
-        for waits in order:
-            taken, text, prompt_tokens = run(waits, forward, make_cache)
-            (synchronised if waits else unsynchronised).append(taken)
+        for waits in (True, False) if index % 2 == 0 else (False, True):
+            runs[waits].append(request.run(forward, make_cache, synchronise=waits))
     return StageReport(
         model=lm.name,
         device=str(lm.device),
-        prompt_tokens=prompt_tokens,
+        prompt_tokens=ids.shape[1],
         new_tokens=new_tokens,
-        text=text,
+        text=request.text,
         backend=backend if compile else None,
         first=first,
-        runs=tuple(synchronised),
-        unsynchronised_runs=tuple(unsynchronised),
+        runs=tuple(runs[True]),
+        unsynchronised_runs=tuple(runs[False]),
     )
+
+
+@dataclass
+class _Request:
+    """The request that every run of a report repeats; `text` is what the last run wrote."""
+
+    lm: LM
+    prompt: Prompt
+    new_tokens: int
+    sampler: Sampler
+    now: Clock
+    text: str = ""
+
+    def run(self, forward: Forward, make_cache: Callable[[], Any], *, synchronise: bool = True) -> StageRun:
+        self.sampler.restart()
+        clock = StageClock(self.lm.device, synchronise=synchronise, now=self.now)
+        taken, self.text = staged_run(
+            self.lm,
+            self.prompt,
+            self.new_tokens,
+            clock,
+            forward=forward,
+            make_cache=make_cache,
+            sampler=self.sampler,
+        )
+        return taken
 
 
 def compiled(lm: LM, length: int, backend: str) -> tuple[Forward, Callable[[], Any]]:
