@@ -2,7 +2,6 @@
 
 import copy
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,15 +9,12 @@ import pytest
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
-sys.path.append(str(Path(__file__).parent / "grading_demo"))
-import grading_exercises
-
-from labkit.course import edition, source
+from labkit.course import edition, exercises, source, texts
 from labkit.course.grading.files import grade_file
 from labkit.course.grading.report import Grade
 from labkit.course.grading.workers import GIB, Workers
 
-DEMO = Path(grading_exercises.__file__).parent
+DEMO = Path(__file__).parent / "grading_demo"
 NAME = "91_grading"
 RIGHT = {
     "spread": "def spread(values):\n    return max(values) - min(values) if values else 0.0",
@@ -28,8 +24,9 @@ RIGHT = {
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A course folder that holds the demo's source, with labkit looking there."""
+def grading_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A course folder that holds the demo's source, with labkit looking there and knowing its exercises."""
+    exercises.names()  # collects the course's own before the registry is replaced
     folder = tmp_path_factory.mktemp("home")
     (folder / "solutions").mkdir()
     text = (DEMO / f"{NAME}.py").read_text(encoding="utf-8")
@@ -37,13 +34,19 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LABKIT_HOME", str(folder))
         patch.setenv("LABKIT_WORK", str(folder / "work"))
-        patch.setenv("PYTHONPATH", str(DEMO))
+        patch.setenv("PYTHONPATH", str(DEMO))  # for the notebooks' kernels
+        patch.syspath_prepend(DEMO)
+        patch.setattr(exercises, "_registry", dict(exercises._registry))
+        patch.setattr(texts, "_folders", list(texts._folders))
+        import grading_exercises
+
+        grading_exercises.install()
         yield folder
 
 
 @pytest.fixture(scope="module")
-def workers(home: Path) -> Iterator[Workers]:
-    with Workers(seconds=10, memory=GIB // 2, forbidden=[home]) as shared:
+def workers(grading_home: Path) -> Iterator[Workers]:
+    with Workers(seconds=10, memory=GIB // 2, forbidden=[grading_home]) as shared:
         yield shared
 
 
@@ -98,3 +101,10 @@ def statuses(grade: Grade) -> dict[str, str]:
 def message(grade: Grade, name: str) -> str:
     text = next(verdict.message for verdict in grade.verdicts if verdict.exercise.name == name)
     return re.sub(r"\s+", " ", text)
+
+
+def gallery(name: str) -> dict[str, str]:
+    """The answers in grading_demo/<name>.txt by their titles; a title stands behind ===."""
+    text = (DEMO / f"{name}.txt").read_text(encoding="utf-8").replace("DEMO", str(DEMO))
+    parts = [part.partition("\n") for part in text.split("\n=== ")[1:]]
+    return {title: answer.strip() + "\n" for title, _, answer in parts}

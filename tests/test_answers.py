@@ -1,4 +1,4 @@
-"""Every right and wrong answer in tests/answers/<notebook>/<exercise>/, through the grader and through the notebook's check.
+"""Every right and wrong answer in tests/answers/<notebook>/<exercise>/, through the grader and the notebook's check.
 
 A file defines the exercise's function; its first line is a comment that says what is wrong, or how it differs from
 labkit's own. Wrong ones must be rejected, and right ones accepted, on every seed, by both ways, with the same words.
@@ -21,7 +21,10 @@ from labkit.course.verify import Answer, guarded, verify
 
 ANSWERS = Path(__file__).parent / "answers"
 SEEDS = 5
-COURSE = [exercise for name in exercises.names() if (exercise := exercises.find(name)).check.__module__.startswith("labkit.")]
+EVERY = [exercises.find(name) for name in exercises.names()]
+COURSE = [
+    exercise for exercise in EVERY if exercise.check.__module__.startswith("labkit.")
+]  # no other test's own
 FILES = sorted(ANSWERS.glob("*/*/*.py"))
 NAMES = [path.relative_to(ANSWERS).with_suffix("").as_posix() for path in FILES]
 
@@ -44,7 +47,9 @@ def test_every_answer_belongs_to_an_exercise_and_says_what_it_is() -> None:
     for path in FILES:
         assert (path.parent.parent.name, path.parent.name) in known, f"no exercise for {path}"
         assert path.name.startswith(("right_", "wrong_")), f"{path} is neither right_ nor wrong_"
-        assert path.read_text(encoding="utf-8").startswith("# "), f"{path} does not say what it is in its first line"
+        assert path.read_text(encoding="utf-8").startswith("# "), (
+            f"{path} does not say what it is in its first line"
+        )
 
 
 @pytest.mark.parametrize("exercise", COURSE, ids=[exercise.name for exercise in COURSE])
@@ -75,7 +80,7 @@ def test_answer(path: Path, workers: Workers) -> None:
 
 
 def _outcome(exercise: Exercise, answer: Answer, seed: int) -> str:
-    """"right", or the key of the failure."""
+    """What came of it: "right", or the key of the failure."""
     try:
         verify(exercise, answer, seed)
     except CheckFailed as failed:
@@ -88,6 +93,11 @@ def test_judge_tells_the_four_statuses_apart(exercise: Exercise, workers: Worker
     folder = ANSWERS / exercise.notebook / exercise.name
     name = exercise.name
     stub = f"def {name}(*args, **kwargs):\n    raise NotImplementedError()"
-    given = [None, Job(name, stub), *(Job(name, next(folder.glob(kind)).read_text("utf-8")) for kind in ("wrong_*", "right_*"))]
-    wanted = [OPEN, OPEN, FAILED, PASSED] if available(exercise.needs) else [OPEN, UNVERIFIED, UNVERIFIED, UNVERIFIED]
+    wrong, right = (next(folder.glob(kind)).read_text(encoding="utf-8") for kind in ("wrong_*", "right_*"))
+    given = [None, Job(name, stub), Job(name, wrong), Job(name, right)]
+    wanted = (
+        [OPEN, OPEN, FAILED, PASSED]
+        if available(exercise.needs)
+        else [OPEN, UNVERIFIED, UNVERIFIED, UNVERIFIED]
+    )
     assert [judge(workers, exercise, job).status for job in given] == wanted

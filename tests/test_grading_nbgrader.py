@@ -1,4 +1,4 @@
-"""Built notebooks under nbgrader: they validate, and survive generate → submit → autograde → feedback with their points."""
+"""Built notebooks under nbgrader: they validate, and keep their points from release to feedback."""
 
 import os
 import shutil
@@ -8,11 +8,13 @@ from typing import Any
 
 import nbformat
 import pytest
-from grading_helpers import NAME, RIGHT, answered, find, given, home, solved  # noqa: F401
+from grading_helpers import NAME, RIGHT, answered, find, given, solved
 from nbformat import NotebookNode
 
 from labkit import paths
 from labkit.course import edition, exercises, source
+
+pytest_plugins = ["grading_helpers"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type <Submitted")  # nbgrader's own, of SQLAlchemy
 
@@ -67,7 +69,7 @@ def marked(cell: NotebookNode) -> dict[str, Any]:
     return found
 
 
-def test_round_trip(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_round_trip(grading_home: Path, tmp_path: Path) -> None:
     api = course(tmp_path, solved(), NAME)
     release = released(tmp_path, NAME)
     assert [marked(cell) for cell in release.cells] == [marked(cell) for cell in given().cells]
@@ -78,7 +80,7 @@ def test_round_trip(home: Path, tmp_path: Path) -> None:  # noqa: F811
     assert score(api, tmp_path, NAME, "ada", release) == (6, 6)
 
 
-def test_validate(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_validate(grading_home: Path, tmp_path: Path) -> None:
     from nbgrader.validator import Validator
 
     results = {}

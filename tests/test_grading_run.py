@@ -7,13 +7,17 @@ from pathlib import Path
 
 import psutil
 import pytest
-from grading_helpers import answered, find, given, home, insert, save  # noqa: F401
+from grading_helpers import answered, find, given, insert, save
+from nbformat import NotebookNode
 
 from labkit.course.grading import notebook
 from labkit.course.grading.run import Run, run
 from labkit.course.grading.workers import GIB
 
+pytest_plugins = ["grading_helpers"]
+
 OWN = "# mine\n"
+STUBBORN = "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass"
 ACCIDENTS = {
     "error": ("1 / 0", "stopped with ZeroDivisionError: division by zero"),
     "infinite loop": ("while True: pass", "ran for more than 8 s"),
@@ -22,23 +26,23 @@ ACCIDENTS = {
     "os._exit": ("import os\nos._exit(0)", "ended the kernel"),
     "input": ("input('your name? ')", "asks for input"),
     "memory bomb": ("a = []\nwhile True: a.append(bytearray(10**7))", "used more than 1.5 GiB"),
-    "ignores interrupts": ("while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass", "ran for more than 8 s"),
     "syntax error": ("for", "stopped with SyntaxError"),
+    "ignores interrupts": (STUBBORN, "ran for more than 8 s"),
 }  # fmt: skip
 
 
-def ran(handed_in, folder: Path, seconds: float = 60.0, memory: float = 4.0) -> Run:  # noqa: ANN001
+def ran(handed_in: NotebookNode, folder: Path, seconds: float = 60.0, memory: float = 4.0) -> Run:
     return run(notebook.read(save(handed_in, folder)), seconds=seconds, memory=int(memory * GIB))
 
 
-def test_untouched_notebook_runs_and_leaves_no_trace(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_untouched_notebook_runs_and_leaves_no_trace(grading_home: Path, tmp_path: Path) -> None:
     """Its checks fail, which is theirs to do; the learner's own progress is not touched."""
     outcome = ran(given(), tmp_path)
     assert outcome.finished and "from top to bottom" in outcome.message
-    assert not (home / "work").exists()
+    assert not (grading_home / "work").exists()
 
 
-def test_a_stopped_cell_is_named(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_stopped_cell_is_named(grading_home: Path, tmp_path: Path) -> None:
     handed_in = insert(answered(), "centred", OWN + "print('hello')\nnumbers[9]")
     outcome = ran(handed_in, tmp_path)
     assert not outcome.finished
@@ -47,7 +51,7 @@ def test_a_stopped_cell_is_named(home: Path, tmp_path: Path) -> None:  # noqa: F
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accident", ACCIDENTS)
-def test_accidents_are_said_and_end(accident: str, home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_accidents_are_said_and_end(accident: str, grading_home: Path, tmp_path: Path) -> None:
     text, said = ACCIDENTS[accident]
     began = time.monotonic()
     outcome = ran(insert(answered(), "centred", OWN + text), tmp_path, seconds=8.0, memory=1.5)
@@ -57,7 +61,7 @@ def test_accidents_are_said_and_end(accident: str, home: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_total_time_is_limited(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_total_time_is_limited(grading_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from labkit.course.grading import run as module
 
     monkeypatch.setattr(module, "CELLS", 1)
@@ -69,14 +73,14 @@ def test_total_time_is_limited(home: Path, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.slow
-def test_huge_output_does_not_take_the_report_down(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_huge_output_does_not_take_the_report_down(grading_home: Path, tmp_path: Path) -> None:
     text = OWN + "for _ in range(300): print('x' * 10**6)\nfor _ in range(10**5): print('y')"
     outcome = ran(insert(answered(), "centred", text), tmp_path, seconds=60.0)
     assert outcome.finished or "`# mine`" in outcome.message
 
 
 @pytest.mark.slow
-def test_what_the_notebook_started_is_ended(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_what_the_notebook_started_is_ended(grading_home: Path, tmp_path: Path) -> None:
     mark = f"import time; time.sleep({600 + os.getpid() % 100})"
     text = f"import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', {mark!r}])"
     assert ran(insert(answered(), "centred", text), tmp_path).finished
@@ -85,28 +89,55 @@ def test_what_the_notebook_started_is_ended(home: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_later_redefinition_and_a_forged_report_change_nothing(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_later_redefinition_and_a_forged_report_change_nothing(grading_home: Path, tmp_path: Path) -> None:
     """The verdict does not come from this run, so a kernel that writes into its folder gains nothing."""
     from labkit.course.grading.files import grade_file
     from labkit.course.grading.workers import Workers
 
     forged = json.dumps({"cell": 1, "state": "ran"})
     handed_in = answered(spread="def spread(values):\n    return 1.5")
-    insert(handed_in, "centred", f"with open('../notes.jsonl', 'a') as file:\n    file.write(({forged!r} + chr(10)) * 3 + '{{}}\\n[1]\\n{{')")
-    insert(handed_in, "", "def spread(values):\n    return max(values) - min(values) if values else 0.0\ncheck.spread(spread)")
+    insert(
+        handed_in,
+        "centred",
+        f"with open('../notes.jsonl', 'a') as file:\n    file.write(({forged!r} + chr(10)) * 3 + '{{}}\\n[1]\\n{{')",
+    )
+    insert(
+        handed_in,
+        "",
+        "def spread(values):\n    return max(values) - min(values) if values else 0.0\ncheck.spread(spread)",
+    )
     with Workers(seconds=20) as workers:
         grade = grade_file(save(handed_in, tmp_path), workers)
-    assert [verdict.status for verdict in grade.verdicts] == ["failed", "passed", "passed"] and grade.points == 4
+    assert [verdict.status for verdict in grade.verdicts] == [
+        "failed",
+        "passed",
+        "passed",
+    ] and grade.points == 4
 
 
 @pytest.mark.slow
-def test_nbval_runs_a_finished_notebook_directly(home: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_nbval_runs_a_finished_notebook_directly(grading_home: Path, tmp_path: Path) -> None:
     import subprocess
     import sys
 
     handed_in = answered()
     path = save(handed_in, tmp_path)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", str(path)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--nbval-lax",
+        "--nbval-current-env",
+        str(path),
+    ]
     assert subprocess.run(command, cwd=tmp_path, capture_output=True).returncode == 0
     find(handed_in, "spread").source = "def spread(values):\n    return 1.5"
-    assert subprocess.run([*command[:-1], str(save(handed_in, tmp_path))], cwd=tmp_path, capture_output=True).returncode == 1
+    assert (
+        subprocess.run(
+            [*command[:-1], str(save(handed_in, tmp_path))], cwd=tmp_path, capture_output=True
+        ).returncode
+        == 1
+    )

@@ -70,7 +70,13 @@ def test_tensors_of_every_type_and_shape(dtype: torch.dtype, shape: tuple[int, .
 
 def test_views_gradients_and_parameters_arrive_as_their_values() -> None:
     base = torch.randn(6, 8)
-    for tensor in (base.t(), base[::2, 1:5], base.expand(3, 6, 8), torch.nn.Parameter(base), torch.randn(3, dtype=torch.cfloat).conj()):
+    for tensor in (
+        base.t(),
+        base[::2, 1:5],
+        base.expand(3, 6, 8),
+        torch.nn.Parameter(base),
+        torch.randn(3, dtype=torch.cfloat).conj(),
+    ):
         back = wire.unpack(wire.pack(tensor))
         assert type(back) is torch.Tensor and not back.requires_grad and torch.equal(back, tensor.detach())
     back.add_(1)  # writable, and owning its memory
@@ -127,7 +133,18 @@ def test_other_objects_are_refused_by_name() -> None:
 
     looped: list = []
     looped.append(looped)
-    bad = [Everything(), {1}, range(3), iter([]), object, lambda: 1, np.array([{}]), torch.ones(2).to_sparse(), looped, 1 << 5000]
+    bad = [
+        Everything(),
+        {1},
+        range(3),
+        iter([]),
+        object,
+        lambda: 1,
+        np.array([{}]),
+        torch.ones(2).to_sparse(),
+        looped,
+        1 << 5000,
+    ]
     bad += [torch.empty(2, device="meta"), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
     for value in bad:
         with pytest.raises(wire.NotPlain):
@@ -156,7 +173,9 @@ def test_garbage_is_refused_or_plain(data: bytes) -> None:
 
 def test_damaged_messages_never_raise_anything_else() -> None:
     rng = random.Random()
-    whole = wire.pack({"a": [1, 2.0, "x", torch.randn(3, 2), np.arange(4)], (1, 2): b"bytes", "n": {"m": (None, True)}})
+    whole = wire.pack(
+        {"a": [1, 2.0, "x", torch.randn(3, 2), np.arange(4)], (1, 2): b"bytes", "n": {"m": (None, True)}}
+    )
     for _ in range(3000):
         data = bytearray(whole)
         for _ in range(rng.randint(1, 4)):

@@ -3,15 +3,16 @@
 
 # %% role="setup"
 import math
-import time
-
-import torch
-from labkit.course import check
 
 import grading_exercises
 
+from labkit.course import check
+
+grading_exercises.install()
+
 # %%
-numbers = [1.0, 2.5]
+numbers = [math.pi, 2.5]
+
 
 # %% answer="spread"
 def spread(values):
@@ -23,11 +24,13 @@ def spread(values):
     return max(values) - min(values) if values else 0.0
     ### END SOLUTION
 
+
 # %% check="spread"
 check.spread(spread)
 
 # %% [markdown]
 # Tensors next.
+
 
 # %% answer="centred"
 def centred(rows):
@@ -36,8 +39,10 @@ def centred(rows):
     return rows - rows.mean(dim=1, keepdim=True)
     ### END SOLUTION
 
+
 # %% check="centred"
 check.centred(centred)
+
 
 # %% answer="timed"
 def timed(work, clock):
@@ -47,6 +52,7 @@ def timed(work, clock):
     work()
     return clock() - begun
     ### END SOLUTION
+
 
 # %% check="timed"
 check.timed(timed)

@@ -1,4 +1,4 @@
-"""Three exercises to test the grader with: plain numbers, tensors, and callables; importing this makes them known."""
+"""Three exercises to test the grader with: plain numbers, tensors, and callables."""
 
 import math
 import random
@@ -18,7 +18,9 @@ def check_spread(answer: Callable[..., Any], rng: random.Random) -> None:
     for count in (0, 1, rng.randint(2, 9)):
         values = [rng.uniform(-9, 9) for _ in range(count)]
         got, want = answer(values), spread(values)
-        expect(isinstance(got, float) and math.isclose(got, want), "spread", values=values, got=got, want=want)
+        expect(
+            isinstance(got, float) and math.isclose(got, want), "spread", values=values, got=got, want=want
+        )
 
 
 def centred(rows: Any) -> Any:
@@ -31,7 +33,12 @@ def check_centred(answer: Callable[..., Any], rng: random.Random) -> None:
     generator = torch.Generator().manual_seed(rng.randrange(2**31))
     rows = torch.randn(rng.randint(2, 5), rng.randint(2, 5), generator=generator)
     got = answer(rows)
-    expect(got.shape == rows.shape and torch.allclose(got, centred(rows), atol=1e-5), "centred", rows=rows, got=got)
+    expect(
+        got.shape == rows.shape and torch.allclose(got, centred(rows), atol=1e-5),
+        "centred",
+        rows=rows,
+        got=got,
+    )
 
 
 def timed(work: Callable[[], None], clock: Callable[[], float]) -> float:
@@ -57,5 +64,9 @@ EXERCISES = (
     Exercise("centred", "91_grading", "core", 1, 2, check_centred, centred),
     Exercise("timed", "91_grading", "extra", 3, 4, check_timed, timed),
 )
-exercises.add(EXERCISES)
-texts.add_folder(Path(__file__).parent / "texts")
+
+
+def install() -> None:
+    """Make them known to labkit."""
+    exercises.add(EXERCISES)
+    texts.add_folder(Path(__file__).parent / "texts")

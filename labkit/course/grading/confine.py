@@ -44,7 +44,14 @@ def _hook(forbidden: tuple[str, ...], folder: str) -> Callable[[str, tuple[Any, 
     # Everything the hook uses is bound here, before the learner's code can put something else in its place.
     real, fsdecode, separator, null = os.path.realpath, os.fsdecode, os.sep, os.devnull
     inside, text, kind, own = _inside, (str, bytes), isinstance, f"/proc/{os.getpid()}"
-    writes, processes, network, innards, lists, changes = _WRITES, _PROCESSES, _NETWORK, _INNARDS, _LISTS, _CHANGES
+    writes, processes, network, innards, lists, changes = (
+        _WRITES,
+        _PROCESSES,
+        _NETWORK,
+        _INNARDS,
+        _LISTS,
+        _CHANGES,
+    )
     missing, denied, fault = ImportError, PermissionError, RuntimeError
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
@@ -55,15 +62,26 @@ def _hook(forbidden: tuple[str, ...], folder: str) -> Callable[[str, tuple[Any, 
             if kind(args[0], int):
                 return  # a descriptor that is already open
             where = real(fsdecode("." if args[0] is None else args[0]))
-            foreign = where.startswith("/proc/") and where[6].isdigit() and not inside(where, (own,), separator)
+            foreign = (
+                where.startswith("/proc/") and where[6].isdigit() and not inside(where, (own,), separator)
+            )
             if foreign or inside(where, forbidden, separator):
                 raise denied(f"the answer reads {where}; the course's files are closed while it is graded")
-            if event == "open" and args[2] & writes and where != null and not inside(where, (folder,), separator):
-                raise denied(f"the answer writes to {where}; only the current folder is open while it is graded")
+            if (
+                event == "open"
+                and args[2] & writes
+                and where != null
+                and not inside(where, (folder,), separator)
+            ):
+                raise denied(
+                    f"the answer writes to {where}; only the current folder is open while it is graded"
+                )
         elif event.startswith(changes):
             for path in args:
                 if kind(path, text) and not inside(real(fsdecode(path)), (folder,), separator):
-                    raise denied(f"the answer changes {path!r}; only the current folder is open while it is graded")
+                    raise denied(
+                        f"the answer changes {path!r}; only the current folder is open while it is graded"
+                    )
         elif event.startswith(processes):
             raise fault("the answer starts or signals a process, which is closed while it is graded")
         elif event.startswith(network):
@@ -119,7 +137,11 @@ def landlock(readable: Iterable[str], folder: str) -> bool:
     signals = 2  # version 6: no signal leaves this process's domain
     rules = (ctypes.c_uint64 * 3)(every, 0, signals if version >= 6 else 0)
     ruleset = libc.syscall(create, rules, 24 if version >= 6 else 8, 0)
-    for path, access in [*((path, execute | read_file | read_folder) for path in readable), ("/dev", 14), (folder, every)]:
+    rights = dict.fromkeys(readable, execute | read_file | read_folder) | {
+        "/dev": 14,
+        folder: every,
+    }  # 14: no execute
+    for path, access in rights.items():
         if not os.path.isdir(path):
             continue
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)

@@ -53,13 +53,21 @@ def grade(
     if not found:
         raise LabkitError(texts.text("grade.nothing"))
     gib = memory or min(MEMORY, psutil.virtual_memory().total * 0.75 / GIB)
-    limits = {"seconds": timeout or EXERCISE_SECONDS, "memory": int(min(gib, EXERCISE_MEMORY) * GIB)}
     grades = []
-    with Workers(**limits, forbidden={path.resolve().parent for path in found}) as workers:
+    with Workers(
+        seconds=timeout or EXERCISE_SECONDS,
+        memory=int(min(gib, EXERCISE_MEMORY) * GIB),
+        forbidden={path.resolve().parent for path in found},
+    ) as workers:
         for number, path in enumerate(found, 1):
             if sys.stderr.isatty():
-                print(texts.text("grade.progress", number=number, all=len(found), file=path.name), file=sys.stderr)
-            outcome = grade_file(path, workers, seconds=timeout or CELL_SECONDS, memory=gib, run_notebook=run_notebook)
+                print(
+                    texts.text("grade.progress", number=number, all=len(found), file=path.name),
+                    file=sys.stderr,
+                )
+            outcome = grade_file(
+                path, workers, seconds=timeout or CELL_SECONDS, memory=gib, run_notebook=run_notebook
+            )
             grades.append(outcome)
             if style == "text":
                 say(report.as_text(outcome))
@@ -72,7 +80,12 @@ def grade(
 
 
 def grade_file(
-    path: Path, workers: Workers, *, seconds: float = CELL_SECONDS, memory: float = MEMORY, run_notebook: bool = True
+    path: Path,
+    workers: Workers,
+    *,
+    seconds: float = CELL_SECONDS,
+    memory: float = MEMORY,
+    run_notebook: bool = True,
 ) -> Grade:
     """One file's grade. Nothing about the file makes this raise: what is wrong with it is said in the grade."""
     try:

@@ -49,7 +49,7 @@ class Notes:
     """A pytest plugin that writes down what becomes of each cell."""
 
     def __init__(self, path: str) -> None:
-        self.file = open(path, "w", encoding="utf-8")  # noqa: SIM115: closed with the process
+        self.file = open(path, "w", encoding="utf-8")
 
     def write(self, **note: Any) -> None:
         self.file.write(json.dumps(note) + "\n")
@@ -66,7 +66,9 @@ class Notes:
             item.session.shouldstop = "no kernel"
         if call.when == "call":
             state = self.state(item, call.excinfo)
-            error = next((out for out in item.test_outputs or () if out["output_type"] == "error"), {})
+            error: dict[str, Any] = next(
+                (out for out in item.test_outputs or () if out["output_type"] == "error"), {}
+            )
             message = str(error.get("evalue", call.excinfo.value if call.excinfo else ""))
             self.write(cell=item.cell_num, state=state, kind=error.get("ename", ""), message=message[:SHOWN])
             if state not in ("ran", "raised"):
@@ -86,7 +88,14 @@ class Notes:
 def main() -> int:
     notebook, notes, seconds = sys.argv[1:]
     watch_the_kernel()
-    options = ["--nbval-lax", "--nbval-current-env", f"--nbval-cell-timeout={seconds}", "-q", "--color=no", "--tb=no"]
+    options = [
+        "--nbval-lax",
+        "--nbval-current-env",
+        f"--nbval-cell-timeout={seconds}",
+        "-q",
+        "--color=no",
+        "--tb=no",
+    ]
     options += ["-p", "no:cacheprovider", "-c", "pytest.ini", "--rootdir=."]
     return int(pytest.main([notebook, *options], plugins=[nbval.plugin, Notes(notes)]))
 

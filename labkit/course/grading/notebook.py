@@ -23,7 +23,8 @@ from labkit.course.grading.session import Job
 from labkit.errors import LabkitError
 
 LIMIT = 64 * 2**20  # bytes of a notebook file
-DEFINES = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
+FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+DEFINES = FUNCTIONS | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
 
 
 @dataclass
@@ -66,18 +67,22 @@ def read(path: Path) -> Submission:
     """
     content = _load(path)
     cells = [cell for entry in content["cells"] if (cell := _cell(entry)) is not None]
-    name = _identify(content.get("metadata"), cells, path)
-    given = _edition(name)
+    notebook = _identify(content.get("metadata"), cells, path)
+    given = _edition(notebook)
     _pair(cells, given)
     order = _merge(cells, given)
     stubs = {cell.exercise: cell.source for cell in given if cell.role == "answer"}
     answers = {cell.exercise: cell for cell in cells if cell.role == "answer"}
-    imports = tuple(ast.unparse(node) for cell in given if cell.role == "setup" for node in _imports(cell.source))
-    jobs = {
-        exercise: _job(exercise, cells, answers[exercise], imports) if exercise in answers else None for exercise in stubs
+    imports = tuple(
+        ast.unparse(node) for cell in given if cell.role == "setup" for node in _imports(cell.source)
+    )
+    jobs = {name: _job(name, cells, answers[name], imports) if name in answers else None for name in stubs}
+    untouched = {
+        exercise for exercise, cell in answers.items() if cell.source.strip() == stubs[exercise].strip()
     }
-    untouched = {exercise for exercise, cell in answers.items() if cell.source.strip() == stubs[exercise].strip()}
-    return Submission(name, jobs, untouched, _notebook(order), [cell for cell in order if cell.kind == "code"])
+    return Submission(
+        notebook, jobs, untouched, _notebook(order), [cell for cell in order if cell.kind == "code"]
+    )
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -110,9 +115,15 @@ def _cell(entry: Any) -> Cell | None:
     lines = source if isinstance(source, list) else [source]
     metadata = entry.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
-    own, nbgrader = ({**found} if isinstance(found := metadata.get(key), dict) else {} for key in ("labkit", "nbgrader"))
-    if not own and isinstance(grade_id := nbgrader.get("grade_id"), str):  # an editor that drops what it does not know
-        own = {"role": "check" if nbgrader.get("grade") else "answer", "exercise": grade_id.removeprefix("check-")}
+    own, nbgrader = (metadata.get(key) for key in ("labkit", "nbgrader"))
+    own, nbgrader = (part if isinstance(part, dict) else {} for part in (own, nbgrader))
+    if not own and isinstance(
+        grade_id := nbgrader.get("grade_id"), str
+    ):  # an editor that drops what it does not know
+        own = {
+            "role": "check" if nbgrader.get("grade") else "answer",
+            "exercise": grade_id.removeprefix("check-"),
+        }
     tags = metadata.get("tags")
     return Cell(
         kind="code" if entry["cell_type"] == "code" else "markdown",
@@ -153,7 +164,11 @@ def _pair(cells: Sequence[Cell], given: Sequence[Cell]) -> None:
     """
     for cell in given:
         same = [other for other in cells if other.given is None and other.kind == cell.kind]
-        marked = [other for other in same if cell.role and (other.role, other.exercise) == (cell.role, cell.exercise)]
+        marked = [
+            other
+            for other in same
+            if cell.role and (other.role, other.exercise) == (cell.role, cell.exercise)
+        ]
         candidates = [other for other in same if other.id == cell.id] + marked
         if cell.role == "answer":
             defining = [other for other in same if _defines(other.source, cell.exercise)]
@@ -234,7 +249,9 @@ def _without_magics(source: str) -> str:
 
 
 def _defines(source: str, name: str) -> bool:
-    return re.search(rf"(?m)^(async\s+)?def\s+{re.escape(name)}\s*\(|^{re.escape(name)}\s*=", source) is not None
+    return (
+        re.search(rf"(?m)^(async\s+)?def\s+{re.escape(name)}\s*\(|^{re.escape(name)}\s*=", source) is not None
+    )
 
 
 def _notebook(cells: Sequence[Cell]) -> NotebookNode:
@@ -242,5 +259,7 @@ def _notebook(cells: Sequence[Cell]) -> NotebookNode:
     made = []
     for number, cell in enumerate(cells):
         make = new_code_cell if cell.kind == "code" else new_markdown_cell
-        made.append(make(source=cell.source, id=f"cell-{number}", metadata={"tags": cell.tags} if cell.tags else {}))
+        made.append(
+            make(source=cell.source, id=f"cell-{number}", metadata={"tags": cell.tags} if cell.tags else {})
+        )
     return new_notebook(cells=made, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})

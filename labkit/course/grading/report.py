@@ -62,7 +62,9 @@ def as_text(grade: Grade) -> str:
         exercise = verdict.exercise
         points = texts.text("grade.points", points=verdict.points, possible=exercise.points)
         status = texts.text(f"grade.{verdict.status.replace(' ', '_')}")
-        lines.append(f"  {MARKS[verdict.status]} {exercise.name:<{width}}  {points:>7}  {exercise.level:<5}  {status}")
+        lines.append(
+            f"  {MARKS[verdict.status]} {exercise.name:<{width}}  {points:>7}  {exercise.level:<5}  {status}"
+        )
         if verdict.message:
             lines.append(f"      {_indented(verdict.message, 6)}")
     if grade.run is not None:
@@ -81,7 +83,7 @@ def as_json(grades: Sequence[Grade]) -> str:
 
 def _plain(grade: Grade) -> dict[str, Any]:
     rows = [{key: row[key] for key in row if key not in ("file", "notebook")} for row in _rows(grade)]
-    run = grade.run and {"finished": grade.run.finished, "message": grade.run.message, "seconds": round(grade.run.seconds, 1)}
+    run = grade.run
     return {
         "file": str(grade.file),
         "notebook": grade.notebook,
@@ -89,7 +91,7 @@ def _plain(grade: Grade) -> dict[str, Any]:
         "possible": grade.possible,
         "exit_code": grade.code,
         "error": grade.error,
-        "run": run,
+        "run": run and {"finished": run.finished, "message": run.message, "seconds": round(run.seconds, 1)},
         "exercises": [] if grade.error else rows,
     }
 

@@ -20,7 +20,15 @@ from labkit.course.grading.workers import GIB
 
 SCRIPT = Path(__file__).with_name("nbval_script.py")
 TICK = 0.2  # seconds between two looks at the run's memory
-STATES = ("running", "ran", "raised", "too long", "died", "exit", "no kernel")  # as nbval_script.py notes them
+STATES = (
+    "running",
+    "ran",
+    "raised",
+    "too long",
+    "died",
+    "exit",
+    "no kernel",
+)  # as nbval_script.py notes them
 CELLS = 10  # the whole notebook may take this many times what one cell may
 
 
@@ -58,7 +66,9 @@ def run(submission: Submission, *, seconds: float, memory: int) -> Run:
     took = time.monotonic() - began
     if stopped:
         limit = {"gib": f"{memory / GIB:.3g}", "seconds": f"{CELLS * seconds:g}"}
-        return Run(False, _in_words(events, submission.cells, texts.text(f"grade.run_{stopped}", **limit)), took)
+        return Run(
+            False, _in_words(events, submission.cells, texts.text(f"grade.run_{stopped}", **limit)), took
+        )
     return _outcome(events, submission.cells, seconds, took)
 
 
@@ -105,12 +115,16 @@ def _outcome(events: Sequence[dict[str, Any]], cells: Sequence[Cell], seconds: f
     for event in events:
         state = event["state"]
         if state == "no kernel":
-            return Run(False, texts.text("grade.run_no_kernel", message=event["message"]), took, possible=False)
+            return Run(
+                False, texts.text("grade.run_no_kernel", message=event["message"]), took, possible=False
+            )
         checks = cells[event["cell"]].role == "check"
         if state in ("ran", "running") or (state == "raised" and checks):
             continue
         key = "input" if event["kind"] == "StdinNotImplementedError" else state.replace(" ", "_")
-        said = texts.text(f"grade.run_{key}", kind=event["kind"], message=event["message"], seconds=f"{seconds:g}")
+        said = texts.text(
+            f"grade.run_{key}", kind=event["kind"], message=event["message"], seconds=f"{seconds:g}"
+        )
         return Run(False, _in_words([event], cells, said), took)
     ended = [event for event in events if event["state"] != "running"]
     if len(ended) < len(cells):

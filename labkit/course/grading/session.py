@@ -62,7 +62,12 @@ class Session:
         self._process = workers.launch(job.imports)
         self._watch = threading.Thread(target=self._watching, daemon=True)
         self._watch.start()
-        order = {"name": job.name, "imports": list(job.imports), "above": list(job.above), "answer": job.answer}
+        order: dict[str, Any] = {
+            "name": job.name,
+            "imports": list(job.imports),
+            "above": list(job.above),
+            "answer": job.answer,
+        }
         order |= {"folder": self._folder, "forbidden": workers.forbidden, "readable": readable()}
         order |= {"seconds": int(workers.seconds) + 1, "memory": workers.memory if limit_memory else None}
         try:

@@ -29,7 +29,9 @@ class Verdict:
         return self.exercise.points if self.status == PASSED else 0
 
 
-def judge(workers: Workers, exercise: Exercise, job: Job | None, *, untouched: bool = False, seeds: int = SEEDS) -> Verdict:
+def judge(
+    workers: Workers, exercise: Exercise, job: Job | None, *, untouched: bool = False, seeds: int = SEEDS
+) -> Verdict:
     """Check one answer on fresh random inputs.
 
     Args:
@@ -42,8 +44,11 @@ def judge(workers: Workers, exercise: Exercise, job: Job | None, *, untouched: b
     if job is None:
         return Verdict(exercise, OPEN, texts.text("grade.deleted", name=exercise.name))
     if not available(exercise.needs):
-        needs = ", ".join(sorted(exercise.needs))
-        return Verdict(exercise, OPEN) if untouched else Verdict(exercise, UNVERIFIED, texts.text("grade.needs", needs=needs))
+        if untouched:
+            return Verdict(exercise, OPEN)
+        return Verdict(
+            exercise, UNVERIFIED, texts.text("grade.needs", needs=", ".join(sorted(exercise.needs)))
+        )
     began = time.perf_counter()
     status, message = _outcome(workers, exercise, job, seeds)
     return Verdict(exercise, status, message, time.perf_counter() - began)
@@ -69,7 +74,10 @@ def _outcome(workers: Workers, exercise: Exercise, job: Job, seeds: int) -> tupl
         except CheckFailed as failed:
             status, message = FAILED, _body(failed)
         except Exception as error:  # the check's own fault: it says nothing about the answer
-            status, message = UNVERIFIED, texts.text("grade.stumbled", kind=type(error).__name__, message=str(error))
+            status, message = (
+                UNVERIFIED,
+                texts.text("grade.stumbled", kind=type(error).__name__, message=str(error)),
+            )
         # Whatever a check made of calls that found no process any more, the process's end is the outcome.
         return (FAILED, session.ended) if session.ended else (status, message)
 

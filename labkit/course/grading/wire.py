@@ -115,7 +115,9 @@ def _pack(out: bytearray, value: Any, depth: int, expose: Callable[[Callable[...
         _pack_other(out, value, depth, expose)
 
 
-def _pack_other(out: bytearray, value: Any, depth: int, expose: Callable[[Callable[..., Any]], int] | None) -> None:
+def _pack_other(
+    out: bytearray, value: Any, depth: int, expose: Callable[[Callable[..., Any]], int] | None
+) -> None:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         _pack_tensor(out, torch, value)

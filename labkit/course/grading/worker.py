@@ -5,7 +5,7 @@ labkit: nothing in this process knows what is right, and nothing it sends is a v
     b"i" + message    statements to import beforehand, from the course's own set-up cells
     b"f" + a socket   fork a child that serves this socket; answered by its process id (8 bytes)
     b"w" + id         wait for the end of that child; answered by its wait status (8 bytes)
-`worker.py serve` (Windows, which cannot fork) is one such child, on its standard input and output.
+`worker.py serve` (Windows, which cannot fork) is one such child, on its standard input and output, after a "!".
 
 A child receives ("start", job), runs the cells and answers ("ready",), or else how they ended. Then it answers
 each ("call", args, kwargs) with one of
@@ -114,9 +114,11 @@ class Child:
         null = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(null, descriptor)
-        sys.stdin, sys.stdout, sys.stderr = open(0), self.printed, self.printed  # type: ignore[assignment]
+        sys.stdin, sys.stdout, sys.stderr = open(0), self.printed, self.printed
         builtins.input = _no_input
-        builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]  # -I leaves them out
+        vars(builtins).update(
+            exit=sys.exit, quit=sys.exit
+        )  # `site` makes other ones, which close standard input
         confine.limit(job["memory"], job["seconds"])
         confine.landlock(job["readable"], job["folder"])
         confine.audit(job["forbidden"], job["folder"])
@@ -129,7 +131,9 @@ class Child:
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
-                return wire.pack(("signature", f"{getattr(function, '__name__', 'function')}{signature}", str(error)))
+                return wire.pack(
+                    ("signature", f"{getattr(function, '__name__', 'function')}{signature}", str(error))
+                )
         except Exception:  # some callables have no signature
             pass
         try:
@@ -228,6 +232,7 @@ def main() -> None:
     if sys.argv[1] == "fork":
         fork_server(socket.socket(fileno=int(sys.argv[2])))
     else:
+        os.write(1, b"!")  # the clock runs from here
         Child(os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")).serve()
         os._exit(0)
 

@@ -71,11 +71,16 @@ class Workers:
     """
 
     def __init__(
-        self, *, seconds: float = 30.0, memory: int = 2 * GIB, forbidden: Iterable[Path] = (), fork: bool = FORKS
+        self,
+        *,
+        seconds: float = 30.0,
+        memory: int = 2 * GIB,
+        forbidden: Iterable[Path] = (),
+        fork: bool = FORKS,
     ) -> None:
         self.seconds, self.memory, self.fork = seconds, memory, fork
-        course = [Path(labkit.__file__).parent, paths.root() / "tests", paths.notebooks(), paths.solutions(), paths.work()]
-        self.forbidden = [str(folder) for folder in (*course, *forbidden)]
+        course = [paths.root() / "tests", paths.notebooks(), paths.solutions(), paths.work()]
+        self.forbidden = [str(folder) for folder in (Path(labkit.__file__).parent, *course, *forbidden)]
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._imported: set[str] = set()
@@ -87,7 +92,7 @@ class Workers:
         self._stop()
 
     def launch(self, imports: Iterable[str] = ()) -> Process:
-        """A new process. Where it can, it has run `imports` already (the course's own statements, never a learner's)."""
+        """A new process; a forked one has run `imports` already (the course's own statements, never a learner's)."""
         if not self.fork:
             return _start_alone()
         try:
@@ -151,6 +156,7 @@ def _start_alone() -> Process:
     pipe = subprocess.PIPE
     process = subprocess.Popen([sys.executable, "-I", str(SCRIPT), "serve"], stdin=pipe, stdout=pipe)
     assert process.stdin is not None and process.stdout is not None
+    process.stdout.read(1)  # it is ready
     incoming: Any = process.stdout
     outgoing: Any = process.stdin
     return Process(process.pid, incoming, outgoing, lambda: None, process.wait)
