@@ -39,11 +39,7 @@ def synchronize(device: torch.device | str | None = None) -> None:
 
 
 def percentile(values: Iterable[float], q: float) -> float:
-    """The value below which q percent of the values lie, interpolating linearly between neighbours.
-
-    Args:
-        values: at least one finite number, in any order.
-        q: 0 to 100; 50 is the median.
+    """The value below which q percent (0 to 100) of the values lie, linear between neighbours.
 
     Raises:
         LabkitError: no values, a NaN among them, or q out of range.
@@ -57,10 +53,9 @@ def percentile(values: Iterable[float], q: float) -> float:
         raise LabkitError(f"Percentile {q} does not exist.", "Give a number from 0 to 100.")
     position = (len(ordered) - 1) * q / 100
     below = math.floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    fraction = position - below
-    # this form never leaves the two neighbours by rounding, as a + (b - a) * f could
-    return ordered[below] if fraction == 0 else ordered[below] * (1 - fraction) + ordered[above] * fraction
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    between = low + (high - low) * (position - below)
+    return min(max(low, between), high)  # rounding could leave the two neighbours
 
 
 @dataclass(frozen=True)
@@ -201,10 +196,7 @@ class Latency:
             )
         times = (self.sent, *self.stamps)
         if not all(earlier <= later for earlier, later in zip(times, times[1:], strict=False)):
-            raise LabkitError(
-                "Token stamps go back in time, or contain a NaN.",
-                "Take `sent` and every stamp from one clock.",
-            )
+            raise LabkitError("Token stamps go back in time or are NaN.", "Take all from one clock.")
 
     @property
     def tokens(self) -> int:
@@ -255,9 +247,6 @@ def tokens_within(ttft: float, tpot: float, budget: float) -> int:
     40 ms + 32 * 5 ms fits into 200 ms as it does on paper.
     """
     if ttft < 0 or tpot <= 0:
-        raise LabkitError(
-            f"TTFT {ttft} s and TPOT {tpot} s allow no count of tokens.",
-            "Give TTFT ≥ 0 and TPOT > 0, in seconds.",
-        )
+        raise LabkitError(f"TTFT {ttft} s and TPOT {tpot} s count no tokens.", "Give TTFT ≥ 0, TPOT > 0.")
     allowed = budget * (1 + 1e-9)
     return 0 if ttft > allowed else math.floor((allowed - ttft) / tpot) + 1

@@ -142,8 +142,7 @@ def cost_card(
         prompt: tokens of each prompt.
         context: tokens each row attends to in the decode step, its own among them; the prompt when None.
         batch: rows in prefill and in the decode step.
-        weight_bytes: stored bytes, when they are not parameters · bytes an element (quantised weights);
-            an LM brings its own.
+        weight_bytes: stored bytes where they are not parameters · bytes an element; an LM brings its own.
 
     Raises:
         LabkitError: a length or a batch below 1, or no decoder configuration.
@@ -151,8 +150,7 @@ def cost_card(
     context = prompt if context is None else context
     if min(prompt, context, batch) < 1:
         raise LabkitError(
-            f"Prompt {prompt}, context {context}, batch {batch}: each must be at least 1.",
-            "Give positive numbers.",
+            f"Prompt {prompt}, context {context} or batch {batch} is below 1.", "Give 1 or more."
         )
     shape = shape_of(getattr(model_or_config, "config", model_or_config))
     kind = dtype or getattr(model_or_config, "dtype", None) or "bfloat16"
