@@ -66,7 +66,7 @@ def unmoved_by_ctrl_c() -> Iterator[None]:
 
 def check(place: Environment) -> int:
     """What can be said about the code without running it. Every step runs, whatever the others found."""
-    layering = "from importlinter.cli import lint_imports_command as main; main()"
+    layering = "from importlinter.cli import lint_imports_command as main; main(['--no-logo'])"
     codes = {
         "lint (ruff)": run(place, "ruff", "check", "."),
         "types (mypy)": run(place, "mypy"),
