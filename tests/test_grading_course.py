@@ -18,8 +18,6 @@ from labkit.course.grading.files import grade_file
 from labkit.course.grading.report import Grade
 from labkit.course.grading.workers import Workers
 
-pytest_plugins = ["grading_helpers"]
-
 NOTEBOOKS = [path.stem for path in sorted(paths.solutions().glob("[0-9][0-9]_*.py"))]
 
 CHEATS = gallery("cheats_for_all")

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 from labkit import paths
 from labkit.course import edition, exercises, source
 
-pytest_plugins = ["grading_helpers"]
+pytest_plugins = ["grading_home"]
 
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type <Submitted")  # nbgrader's own, of SQLAlchemy
 

@@ -16,7 +16,7 @@ from labkit.course.grading.report import COULD_NOT_RUN
 from labkit.course.grading.workers import Workers
 from labkit.errors import LabkitError
 
-pytest_plugins = ["grading_helpers"]
+pytest_plugins = ["grading_home"]
 
 ALL = dict.fromkeys(RIGHT, "passed")
 

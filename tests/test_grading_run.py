@@ -14,7 +14,7 @@ from labkit.course.grading import notebook
 from labkit.course.grading.run import Run, run
 from labkit.course.grading.workers import GIB
 
-pytest_plugins = ["grading_helpers"]
+pytest_plugins = ["grading_home"]
 
 OWN = "# mine\n"
 STUBBORN = "while True:\n    try:\n        while True: pass\n    except KeyboardInterrupt: pass"

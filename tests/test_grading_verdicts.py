@@ -12,7 +12,7 @@ from labkit.course.exercise import AnswerRaised, Wrong
 from labkit.course.grading.session import Ended, Job, Session
 from labkit.course.grading.workers import FORKS, GIB, Workers
 
-pytest_plugins = ["grading_helpers"]
+pytest_plugins = ["grading_home"]
 
 ALL = dict.fromkeys(RIGHT, "passed")
 

@@ -145,7 +145,7 @@ def test_other_objects_are_refused_by_name() -> None:
         looped,
         1 << 5000,
     ]
-    bad += [torch.empty(2, device="meta"), torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8)]
+    bad.append(torch.empty(2, device="meta"))
     for value in bad:
         with pytest.raises(wire.NotPlain):
             wire.pack({"deep": [value]})

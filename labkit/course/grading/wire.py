@@ -140,10 +140,10 @@ def _pack_other(
 
 
 def _pack_tensor(out: bytearray, torch: Any, value: Any) -> None:
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunctionSubclass():  # what a subclass overrides is not asked
+        if value.layout != torch.strided or value.is_quantized or value.device.type not in ("cpu", "cuda"):
+            raise NotPlain(f"a tensor of layout {value.layout} on {value.device}")
         tensor = value.detach().as_subclass(torch.Tensor)
-    if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type not in ("cpu", "cuda"):
-        raise NotPlain(f"a tensor of layout {tensor.layout} on {tensor.device}")
     flat = tensor.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     _header(out, b"x", str(tensor.dtype).removeprefix("torch."), tensor.device.type, tensor.shape)
     _blob(out, b"", flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b"")
