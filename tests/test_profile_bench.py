@@ -65,13 +65,13 @@ def test_the_grid_is_read_from_runs_that_are_kept():
 
 
 def test_a_plan_is_cut_until_it_fits():
-    plan = Plan(prompts=(64, 256, 4096), budget=10)
+    plan = Plan(prompts=(64, 256, 4096), budget=40)
     cut = within_budget(plan, prefill_each=1e-4, decode_each=0.05)
-    assert estimate(cut, 1e-4, 0.05) <= 10
+    assert estimate(cut, 1e-4, 0.05) <= 40 < estimate(plan, 1e-4, 0.05)
     assert cut.outputs == plan.outputs[: len(cut.outputs)] and len(cut.outputs) < 4
     assert within_budget(plan, 1e-6, 1e-5) == plan
     least = within_budget(plan, 1.0, 1.0)  # hopeless: what always stays
-    assert (len(least.prompts), len(least.outputs), least.repeats) == (2, 2, 2)
+    assert (len(least.prompts), len(least.outputs), least.repeats, least.new_tokens) == (2, 2, 2, 8)
 
 
 @pytest.fixture(scope="module")

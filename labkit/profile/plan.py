@@ -18,7 +18,7 @@ _PROBED = 256  # prompt tokens of the run that tells how fast this machine is
 
 @dataclass(frozen=True)
 class Plan:
-    """Sizes of a benchmark. `budget`: seconds that the grid may take."""
+    """Sizes of a benchmark. `budget`: seconds that its generations may take, loading and ceilings apart."""
 
     prompts: tuple[int, ...]
     budget: float
@@ -32,14 +32,14 @@ class Plan:
 def plan_for(device_type: str) -> Plan:
     """The plan for "cuda" (under three minutes for a 7B on an H200) or for a CPU (a minute for labcoder)."""
     if device_type == "cuda":
-        return Plan(prompts=(64, 256, 1024, 4096), budget=90)
-    return Plan(prompts=(64, 256, 1024, 2048), budget=25)
+        return Plan(prompts=(64, 256, 1024, 4096), budget=120)
+    return Plan(prompts=(64, 256, 1024, 2048), budget=40)
 
 
 def fitting(plan: Plan, lm: LM, ids: torch.Tensor) -> Plan:
     """The plan cut to the model's positions and, after a short probe, to its budget.
 
-    Long outputs go first, then long prompts, then repeats; two of each always stay.
+    Long outputs go first, then long prompts, then repeats, of which two always stay; then tokens.
     """
     limit = getattr(lm.config, "max_position_embeddings", None) or max(plan.prompts) + max(plan.outputs)
     room = max(1, limit - max(*plan.outputs, plan.new_tokens))
@@ -59,13 +59,22 @@ def within_budget(plan: Plan, prefill_each: float, decode_each: float) -> Plan:
             plan = dataclasses.replace(plan, prompts=plan.prompts[:-1])
         elif plan.repeats > 2:
             plan = dataclasses.replace(plan, repeats=plan.repeats - 1)
+        elif plan.new_tokens > 8:
+            plan = dataclasses.replace(plan, new_tokens=plan.new_tokens // 2)
         else:
             break
     return plan
 
 
 def estimate(plan: Plan, prefill_each: float, decode_each: float) -> float:
-    """Seconds for the grid: every prompt once to warm up, and repeats × (prefill + longest output)."""
-    prefill = sum(plan.prompts) * prefill_each
-    decode = len(plan.prompts) * max(plan.outputs) * decode_each
-    return prefill + plan.repeats * (prefill + decode)
+    """Seconds for all generations of the benchmark, at so many seconds a prompt token and an output token."""
+
+    def request(prompt: float, output: int) -> float:
+        return prompt * prefill_each + output * decode_each
+
+    grid = sum(request(size, max(plan.outputs)) for size in plan.prompts) * plan.repeats
+    warm_up = sum(request(size, 2) for size in plan.prompts)
+    # latency once, stages with and without waiting, their warm-ups; a token is about 3.5 characters of code
+    one_prompt = request(plan.prompt_characters / 3.5, plan.new_tokens) * (3 * plan.repeats + 2)
+    control = request(plan.prompts[0], plan.new_tokens) * 2 * (plan.repeats + 1)
+    return grid + warm_up + one_prompt + control
