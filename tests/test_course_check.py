@@ -193,6 +193,51 @@ def test_hints_come_one_by_one_and_stay_at_the_last(home, capsys):
     assert store.read()["exercises"]["doubled"]["hints"] == 3
 
 
+def test_long_hints_are_whole(home, capsys, monkeypatch):
+    from labkit.course import texts
+
+    long = "word " * 400 + "{braces} end"
+    monkeypatch.setattr(texts, "exercise", lambda *_: texts.ExerciseTexts("t", ("a", "b", long), {}))
+    check.hint("doubled", 3)
+    assert long in capsys.readouterr().out
+
+
+def test_only_the_end_of_what_is_printed_is_kept(home):
+    def chatty(stamps):
+        for number in range(30_000):
+            print("line", number)
+        raise ValueError("enough")
+
+    answer = guarded(chatty)
+    with pytest.raises(CheckFailed) as failed:
+        verify(exercises.find("mean_gap"), answer, 0)
+    assert "line 29999" in str(failed.value) and len(str(failed.value).splitlines()) < 20
+    assert len(answer.printed) < 50_000
+
+
+@pytest.mark.slow
+def test_an_interrupted_check_in_a_kernel_is_short(home):
+    """As the stop button does it: SIGINT while the learner's function runs for ever."""
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError
+
+    source = """import os, signal, threading
+import demo_exercises
+from labkit.course import check
+demo_exercises.install()
+def mean_gap(stamps):
+    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    while True:
+        pass
+check.mean_gap(mean_gap)"""
+    client = NotebookClient(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), timeout=60)
+    with pytest.raises(CellExecutionError):
+        client.execute()
+    (error,) = client.nb.cells[0].outputs
+    assert error.ename == "Stopped" and "loop" in "".join(error.traceback) and len(error.traceback) < 6
+
+
 def test_use_takes_a_right_function_and_falls_back_from_any_other(home, capsys):
     assert check.use("mean_gap", right) is right
     assert capsys.readouterr().out == ""
@@ -251,7 +296,8 @@ def test_names_that_the_grader_lacks_are_warned_about(home, capsys):
     check.mean_gap(from_elsewhere(paths.notebooks()))
     warned = capsys.readouterr().err
     assert "`OFFSET`" in warned and "`helper`" in warned and "`labkit.errors`" in warned
-    assert "`inner`" not in warned and "`math`" not in warned and "`zip`" not in warned
+    assert "`inner`" not in warned and "`first`" not in warned and "__name__" not in warned
+    assert "`math`" not in warned and "`zip`" not in warned
 
 
 def from_elsewhere(notebooks):
@@ -264,7 +310,9 @@ def from_elsewhere(notebooks):
         "<cell 2>": (
             "import math\n"
             "class Kept:\n    last = 0\n    def add(self, x):\n        return x + OFFSET\n"
-            "def inner(stamps):\n    return [helper(b - a) for a, b in zip(stamps, stamps[1:])]\n"
+            "def local(x):\n    class Inside:\n        first = 0\n        second = first\n"
+            "    return x + Inside.second\n"
+            "def inner(stamps):\n    return [local(helper(b - a)) for a, b in zip(stamps, stamps[1:])]\n"
             "def mean_gap(stamps):\n    import labkit.errors\n"
             "    return math.fsum(Kept().add(x) for x in inner(stamps)) / (len(stamps) - 1)\n"
         ),

@@ -4,6 +4,7 @@ import ast
 import inspect
 import string
 import textwrap
+from pathlib import Path
 
 import numpy
 import pytest
@@ -118,6 +119,25 @@ def test_a_text_of_another_language_is_found_in_an_added_folder(home, tmp_path, 
     texts.add_folder(folder)
     monkeypatch.setenv("LABKIT_LANG", "de")
     assert texts.exercise("90_demo", "mean_gap").title == "mittlerer Abstand"
+
+
+def test_every_sentence_that_the_machinery_says_is_in_the_catalogue():
+    """Each `texts.text("section.name", field=…)` in labkit: the text is there and gets what it mentions."""
+    found = 0
+    for path in Path(exercises.__file__).parents[2].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "texts.text"):
+                continue
+            if not isinstance(node.args[0], ast.Constant):
+                continue
+            key, fields = node.args[0].value, {keyword.arg for keyword in node.keywords}
+            template = texts._read("common", "en")
+            for part in key.split("."):
+                assert part in template, f"{path.name}: {key}"
+                template = template[part]
+            assert None in fields or placeholders(template) <= fields, f"{path.name}: {key}"
+            found += 1
+    assert found > 30
 
 
 @pytest.fixture(params=exercises.names())

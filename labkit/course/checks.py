@@ -70,7 +70,7 @@ class Check:
         if not isinstance(number, int) or not 0 <= number <= len(hints):
             raise LabkitError(f"There is no hint {number!r}.", f"{name} has hints 1 to {len(hints)}.")
         shown = progress.remember_hint(exercise, number, len(hints))
-        print(texts.text("hint.shown", number=shown, all=len(hints), hint=hints[shown - 1]))
+        print(texts.text("hint.shown", number=shown, all=len(hints)), hints[shown - 1])
         if shown < len(hints):
             print(texts.text("hint.more", name=name))
 

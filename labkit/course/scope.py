@@ -59,19 +59,19 @@ def _loaded(code: types.CodeType, names: dict[str, Any], seen: set[types.CodeTyp
     if code in seen:
         return
     seen.add(code)
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            used = str(instruction.argval)
-            if code.co_name != "<class>" or not used.startswith("__"):
-                yield used
+    steps = list(dis.get_instructions(code))
+    own = {step.argval for step in steps if step.opname == "STORE_NAME"}  # of a class body
+    for step in steps:
+        used = str(step.argval)
+        if step.opname == "LOAD_GLOBAL" or (step.opname == "LOAD_NAME" and used not in own | {"__name__"}):
+            yield used
             for inner in _codes_behind(names.get(used)):
                 if inner.co_filename == code.co_filename:
                     yield from _loaded(inner, names, seen)
-        elif instruction.opname == "IMPORT_NAME" and str(instruction.argval).split(".")[0] == "labkit":
-            yield str(instruction.argval)
+        elif step.opname == "IMPORT_NAME" and used.split(".")[0] == "labkit":
+            yield used
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            # A class body reads its own names with LOAD_NAME; its methods and nested functions count.
             yield from _loaded(constant, names, seen)
 
 

@@ -21,7 +21,7 @@ from labkit.course.texts.shown import show
 from labkit.errors import LabkitError
 
 Answer = Callable[..., Any]
-PRINTED_LINES = 8
+PRINTED_LINES, PRINTED_CHARACTERS = 8, 20_000
 WIDTH = 100
 
 
@@ -79,6 +79,17 @@ def verify(exercise: Exercise, answer: Answer, seed: int) -> None:
         raise _failed(exercise, "unusable", fields, seed, witness.printed()) from None
 
 
+class _Tail(io.StringIO):
+    """Keeps the end of what is printed, so that an endless loop that prints does not fill the memory."""
+
+    def write(self, text: str) -> int:
+        if self.tell() > PRINTED_CHARACTERS:
+            self.seek(0)
+            self.truncate()
+        super().write(text[-PRINTED_CHARACTERS:])
+        return len(text)
+
+
 def guarded(function: Answer) -> Answer:
     """The learner's function as a check may call it: it gets copies, and its exceptions become AnswerRaised.
 
@@ -89,7 +100,7 @@ def guarded(function: Answer) -> Answer:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         _bind(function, args, kwargs)
-        printed = io.StringIO()
+        printed = _Tail()
         try:
             with contextlib.redirect_stdout(printed):
                 return function(*_copied(args), **_copied(kwargs))
