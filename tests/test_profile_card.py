@@ -95,9 +95,13 @@ def test_kv_bytes_are_those_of_the_real_cache(kind):
     cache, tokens, batch = DynamicCache(config=config), 11, 3
     with torch.no_grad():
         build(config)(
-            input_ids=torch.randint(0, config.vocab_size, (batch, tokens)), past_key_values=cache, use_cache=True
+            input_ids=torch.randint(0, config.vocab_size, (batch, tokens)),
+            past_key_values=cache,
+            use_cache=True,
         )
-    stored = sum(part.numel() * part.element_size() for layer in cache.layers for part in (layer.keys, layer.values))
+    stored = sum(
+        part.numel() * part.element_size() for layer in cache.layers for part in (layer.keys, layer.values)
+    )
     assert kv_cache_bytes(shape_of(config), tokens, batch, element=4) == stored
 
 

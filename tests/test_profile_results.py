@@ -46,7 +46,9 @@ def test_what_was_never_recorded_is_none(home):
 
 def test_the_device_names_the_folder(home):
     path = results.record("x", {}, device="cpu")
-    assert path.parent.name.startswith("cpu") and path.parent.name == results.slugify(results.device_name("cpu"))
+    assert path.parent.name.startswith("cpu") and path.parent.name == results.slugify(
+        results.device_name("cpu")
+    )
     assert results.slugify("NVIDIA H100 80GB HBM3") == "nvidia-h100-80gb-hbm3"
 
 
