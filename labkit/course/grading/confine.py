@@ -30,64 +30,53 @@ _CHANGES = (
 )  # fmt: skip
 
 
-def audit(forbidden: Iterable[str], folder: str) -> None:
+def audit(forbidden: Iterable[str], folder: str, words: dict[str, str]) -> None:
     """Install the hook.
 
     Args:
-        forbidden: folders that may not be read.
+        forbidden: files and folders that may not be read.
         folder: the only one that may be written to.
+        words: what to say of "labkit", "read", "change" (with {path}), "process", "network", "innards" (with {event}).
     """
-    sys.addaudithook(_hook(tuple(map(os.path.realpath, forbidden)), os.path.realpath(folder)))
+    sys.addaudithook(_hook(tuple(map(os.path.realpath, forbidden)), os.path.realpath(folder), dict(words)))
 
 
-def _hook(forbidden: tuple[str, ...], folder: str) -> Callable[[str, tuple[Any, ...]], None]:
+def _hook(
+    forbidden: tuple[str, ...], folder: str, words: dict[str, str]
+) -> Callable[[str, tuple[Any, ...]], None]:
     # Everything the hook uses is bound here, before the learner's code can put something else in its place.
-    real, fsdecode, separator, null = os.path.realpath, os.fsdecode, os.sep, os.devnull
-    inside, text, kind, own = _inside, (str, bytes), isinstance, f"/proc/{os.getpid()}"
-    writes, processes, network, innards, lists, changes = (
-        _WRITES,
-        _PROCESSES,
-        _NETWORK,
-        _INNARDS,
-        _LISTS,
-        _CHANGES,
-    )
+    real, fsdecode, separator, null, inside = os.path.realpath, os.fsdecode, os.sep, os.devnull, _inside
+    text, number, kind, own = (str, bytes), int, isinstance, f"/proc/{os.getpid()}"
+    writes, processes, network, innards = _WRITES, _PROCESSES, _NETWORK, _INNARDS
+    lists, changes = _LISTS, _CHANGES
     missing, denied, fault = ImportError, PermissionError, RuntimeError
 
     def hook(event: str, args: tuple[Any, ...]) -> None:
         if event == "import":
             if args[0] == "labkit" or args[0].startswith("labkit."):
-                raise missing("the answer imports labkit; while it is graded it must stand alone")
+                raise missing(words["labkit"])
         elif event == "open" or event.startswith(lists):
-            if kind(args[0], int):
+            if kind(args[0], number):
                 return  # a descriptor that is already open
             where = real(fsdecode("." if args[0] is None else args[0]))
             foreign = (
                 where.startswith("/proc/") and where[6].isdigit() and not inside(where, (own,), separator)
             )
             if foreign or inside(where, forbidden, separator):
-                raise denied(f"the answer reads {where}; the course's files are closed while it is graded")
-            if (
-                event == "open"
-                and args[2] & writes
-                and where != null
-                and not inside(where, (folder,), separator)
-            ):
-                raise denied(
-                    f"the answer writes to {where}; only the current folder is open while it is graded"
-                )
+                raise denied(words["read"].format(path=where))
+            elsewhere = where != null and not inside(where, (folder,), separator)
+            if event == "open" and args[2] & writes and elsewhere:
+                raise denied(words["change"].format(path=where))
         elif event.startswith(changes):
             for path in args:
                 if kind(path, text) and not inside(real(fsdecode(path)), (folder,), separator):
-                    raise denied(
-                        f"the answer changes {path!r}; only the current folder is open while it is graded"
-                    )
+                    raise denied(words["change"].format(path=path))
         elif event.startswith(processes):
-            raise fault("the answer starts or signals a process, which is closed while it is graded")
+            raise fault(words["process"])
         elif event.startswith(network):
-            raise denied("the answer uses the network, which is closed while it is graded")
+            raise denied(words["network"])
         elif event.startswith(innards):
-            raise fault(f"the answer uses {event}, which is closed while it is graded")
+            raise fault(words["innards"].format(event=event))
 
     return hook
 
@@ -132,15 +121,13 @@ def landlock(readable: Iterable[str], folder: str) -> bool:
     version = libc.syscall(create, None, 0, 1)
     if version < 1:
         return False
-    execute, read_file, read_folder = 1, 4, 8
+    execute, write, read_file, read_folder = 1, 2, 4, 8
     every = (1 << (13 + (version >= 2) + (version >= 3))) - 1  # REFER and TRUNCATE came with versions 2 and 3
     signals = 2  # version 6: no signal leaves this process's domain
     rules = (ctypes.c_uint64 * 3)(every, 0, signals if version >= 6 else 0)
     ruleset = libc.syscall(create, rules, 24 if version >= 6 else 8, 0)
-    rights = dict.fromkeys(readable, execute | read_file | read_folder) | {
-        "/dev": 14,
-        folder: every,
-    }  # 14: no execute
+    rights = dict.fromkeys(readable, execute | read_file | read_folder)
+    rights |= {"/dev": write | read_file | read_folder, folder: every}
     for path, access in rights.items():
         if not os.path.isdir(path):
             continue

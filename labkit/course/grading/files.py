@@ -57,7 +57,7 @@ def grade(
     with Workers(
         seconds=timeout or EXERCISE_SECONDS,
         memory=int(min(gib, EXERCISE_MEMORY) * GIB),
-        forbidden={path.resolve().parent for path in found},
+        forbidden={path.resolve() for path in found},
     ) as workers:
         for number, path in enumerate(found, 1):
             if sys.stderr.isatty():

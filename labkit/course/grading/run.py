@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,8 @@ from labkit.course.grading.workers import GIB
 
 SCRIPT = Path(__file__).with_name("nbval_script.py")
 TICK = 0.2  # seconds between two looks at the run's memory
-STATES = (
-    "running",
-    "ran",
-    "raised",
-    "too long",
-    "died",
-    "exit",
-    "no kernel",
-)  # as nbval_script.py notes them
+# As nbval_script.py notes them.
+STATES = ("running", "ran", "raised", "too long", "died", "exit", "no kernel")
 CELLS = 10  # the whole notebook may take this many times what one cell may
 
 
@@ -66,36 +59,34 @@ def run(submission: Submission, *, seconds: float, memory: int) -> Run:
     took = time.monotonic() - began
     if stopped:
         limit = {"gib": f"{memory / GIB:.3g}", "seconds": f"{CELLS * seconds:g}"}
-        return Run(
-            False, _in_words(events, submission.cells, texts.text(f"grade.run_{stopped}", **limit)), took
-        )
+        said = texts.text(f"grade.run_{stopped}", **limit)
+        return Run(False, _in_words(events, submission.cells, said), took)
     return _outcome(events, submission.cells, seconds, took)
 
 
-def _watch(process: psutil.Popen, deadline: float, memory: int) -> str:
+def _watch(process: psutil.Popen, deadline: float, limit: int) -> str:
     """Wait for the run, and end it when it goes too far: "" or the name of the limit it reached."""
-    family: set[psutil.Process] = set()
+    family: set[psutil.Process] = {process}
     reached = ""
-    while not reached and process.poll() is None:
-        time.sleep(TICK)
-        try:
-            family |= set(process.children(recursive=True))
-        except psutil.Error:
-            pass  # it has just ended
-        used = 0
-        for member in family:
-            try:
-                used += member.memory_info().rss
-            except psutil.Error:
-                pass  # this one has
-        reached = "memory" if used > memory else "time" if time.monotonic() > deadline else ""
-    for member in [process, *family]:  # whatever the notebook has left running goes as well
-        try:
-            member.kill()
-        except psutil.Error:
-            pass
-    process.wait()
+    try:
+        while not reached and process.poll() is None:
+            time.sleep(TICK)
+            family |= set(_tolerant(process.children, recursive=True) or ())
+            used = sum(memory.rss for member in family if (memory := _tolerant(member.memory_info)))
+            reached = "memory" if used > limit else "time" if time.monotonic() > deadline else ""
+    finally:
+        for member in family:  # whatever the notebook has left running goes as well
+            _tolerant(member.kill)
+        process.wait()
     return reached
+
+
+def _tolerant(ask: Callable[..., Any], **options: Any) -> Any:
+    """What a process says, or None when it has just ended."""
+    try:
+        return ask(**options)
+    except psutil.Error:
+        return None
 
 
 def _events(notes: Path, cells: int) -> list[dict[str, Any]]:
@@ -115,16 +106,14 @@ def _outcome(events: Sequence[dict[str, Any]], cells: Sequence[Cell], seconds: f
     for event in events:
         state = event["state"]
         if state == "no kernel":
-            return Run(
-                False, texts.text("grade.run_no_kernel", message=event["message"]), took, possible=False
-            )
+            said = texts.text("grade.run_no_kernel", message=event["message"])
+            return Run(False, said, took, possible=False)
         checks = cells[event["cell"]].role == "check"
         if state in ("ran", "running") or (state == "raised" and checks):
             continue
         key = "input" if event["kind"] == "StdinNotImplementedError" else state.replace(" ", "_")
-        said = texts.text(
-            f"grade.run_{key}", kind=event["kind"], message=event["message"], seconds=f"{seconds:g}"
-        )
+        fields = {"kind": event["kind"], "message": event["message"], "seconds": f"{seconds:g}"}
+        said = texts.text(f"grade.run_{key}", **fields)
         return Run(False, _in_words([event], cells, said), took)
     ended = [event for event in events if event["state"] != "running"]
     if len(ended) < len(cells):

@@ -18,6 +18,15 @@ from labkit.course.texts.shown import show
 TICK = 0.05  # seconds between two looks at a learner's process
 GRACE = 0.5  # seconds in which a process that hung up may finish dying
 IDLE = GIB // 2  # bytes of RAM that a process with torch imported may show by itself
+WORDS = (
+    "labkit",
+    "read",
+    "change",
+    "process",
+    "network",
+    "innards",
+    "input",
+)  # refusals, said in the process
 # The answers there are to each message, and how many values each carries.
 ANSWERS = {
     "start": {"ready": 0, "undefined": 0, "raised": 3, "callback": 3},
@@ -62,20 +71,27 @@ class Session:
         self._process = workers.launch(job.imports)
         self._watch = threading.Thread(target=self._watching, daemon=True)
         self._watch.start()
-        order: dict[str, Any] = {
-            "name": job.name,
-            "imports": list(job.imports),
-            "above": list(job.above),
-            "answer": job.answer,
-        }
-        order |= {"folder": self._folder, "forbidden": workers.forbidden, "readable": readable()}
-        order |= {"seconds": int(workers.seconds) + 1, "memory": workers.memory if limit_memory else None}
         try:
-            if self._ask(("start", order))[0] != "ready":
+            if self._ask(("start", self._order(workers, job, limit_memory)))[0] != "ready":
                 raise Wrong("undefined", {"name": job.name})
         except BaseException:
             self.close()
             raise
+
+    def _order(self, workers: Workers, job: Job, limit_memory: bool) -> dict[str, Any]:
+        """Everything that the process needs to know; see worker.py."""
+        return {
+            "name": job.name,
+            "imports": list(job.imports),
+            "above": list(job.above),
+            "answer": job.answer,
+            "folder": self._folder,
+            "forbidden": workers.forbidden,
+            "readable": readable(),
+            "seconds": 10 * int(workers.seconds + 1),
+            "memory": workers.memory if limit_memory else None,
+            "words": {key: texts.text(f"refused.{key}", path="{path}", event="{event}") for key in WORDS},
+        }
 
     def __enter__(self) -> Self:
         return self

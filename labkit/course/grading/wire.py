@@ -51,13 +51,14 @@ def read(stream: BinaryIO, limit: int = LIMIT) -> bytes:
         EOFError: the other side has closed.
         NotPlain: it announced more than `limit` bytes.
     """
-    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+    (length,) = _LENGTH.unpack(exactly(stream, _LENGTH.size))
     if length > limit:
         raise NotPlain(f"a message of {length} bytes; the limit is {limit}")
-    return _exactly(stream, length)
+    return exactly(stream, length)
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def exactly(stream: BinaryIO, count: int) -> bytes:
+    """The next `count` bytes; EOFError when the stream ends before."""
     parts = []
     while count:
         part = stream.read(min(count, 2**20))

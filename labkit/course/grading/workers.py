@@ -66,7 +66,7 @@ class Workers:
     Args:
         seconds: how long one exercise may take, all calls together.
         memory: bytes that it may use beyond what an idle process has.
-        forbidden: folders that it may not read, besides the course's own.
+        forbidden: files and folders that it may not read, besides the course's own.
         fork: False starts every process from nothing (seconds each), as Windows must.
     """
 
@@ -175,4 +175,4 @@ def _number(control: socket.socket) -> int:
 def readable() -> list[str]:
     """What Python itself needs to read: the interpreter, the installed packages, the system's libraries."""
     own = {sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
-    return [*sorted(own), "/usr", "/lib", "/lib64", "/bin", "/etc", "/opt", "/proc", "/sys"]
+    return [*sorted(own), "/usr", "/lib", "/lib64", "/bin", "/etc", "/opt", "/nix", "/proc", "/sys"]
