@@ -117,6 +117,7 @@ class TestLM:
         lm = self.lm()
         ids = lm.encode(text)
         assert ids.dtype == torch.long and ids.shape == (1, ids.numel())
+        assert lm.decode([0, *ids[0].tolist(), 0]) == text, "special tokens are not text"
         assert lm.decode(ids) == lm.decode(ids[0]) == lm.decode(ids[0].tolist()) == text
 
     def test_tied_weights_count_once(self):

@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tiny_models import END, VOCAB, save, tiny_llama, tiny_tokenizer
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tiny_models import END, VOCAB, save, tiny_llama, tiny_tokenizer, tokenizer_json
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerFast
 
 from labkit import paths, quality
@@ -35,6 +35,10 @@ def perturbed(model, amount, seed=5):
         for weight in model.model.parameters():
             weight.add_(torch.randn_like(weight) * amount * weight.std())
     return model
+
+
+def score_sizes(model, sample):
+    return scoring.tokenize(model, sample)[1].tolist()
 
 
 class TestWindows:
@@ -79,8 +83,16 @@ class TestBytes:
         tokenizer.train_from_iterator(["def area(radius): return radius"], trainer)
         return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="<unk>")
 
+    @staticmethod
+    def trimming_tokenizer():
+        """As GPT-2 does it: offsets leave out the spaces that a token begins with."""
+        tokenizer = Tokenizer.from_str(tokenizer_json())
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+        return PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token=END)
+
     def tokenizers(self):
         return {
+            "trimming": self.trimming_tokenizer(),
             "byte-level": tiny_tokenizer(),
             "without a start": tiny_tokenizer(bos_token=None),
             "lower case": self.word_tokenizer(
@@ -89,7 +101,9 @@ class TestBytes:
             "sentencepiece": self.metaspace_tokenizer(),
         }
 
-    @pytest.mark.parametrize("kind", ["byte-level", "without a start", "lower case", "sentencepiece"])
+    @pytest.mark.parametrize(
+        "kind", ["byte-level", "trimming", "without a start", "lower case", "sentencepiece"]
+    )
     def test_bytes_of_all_tokens_are_those_of_the_text(self, kind):
         model = lm(tokenizer=self.tokenizers()[kind])
         for sample in self.TEXTS:
@@ -104,6 +118,15 @@ class TestBytes:
         ids, sizes = scoring.tokenize(model, "def area(radius):\n    return 1\n")
         want = [len(model.tokenizer.decode([token])) for token in ids.tolist()[1:]]
         assert sizes.tolist() == [0, *want]
+
+    def test_offsets_that_overlap_or_go_back_count_no_byte_twice(self):
+        """Parts of one character all claim it; some tokenizers report a part after the whole."""
+        model = lm()
+        encoded = {"input_ids": [5, 6, 7, 8], "offset_mapping": [(0, 1), (1, 3), (1, 2), (3, 4)]}
+        model.tokenizer = type(
+            "Odd", (), {"is_fast": True, "bos_token_id": None, "__call__": lambda *_, **__: encoded}
+        )()
+        assert score_sizes(model, "a漢b!") == [1, 4, 0, 1]
 
     def test_start_token_makes_the_first_token_count(self):
         with_start, without = lm(), lm(tokenizer=tiny_tokenizer(bos_token=None))
@@ -244,6 +267,20 @@ class TestBootstrap:
         got = quality.paired_bootstrap(before, after, weights=[10, 20, 30, 0])
         assert got.mean == pytest.approx((10 * 0.5 + 0 - 30) / 60)
         assert got.low <= got.mean <= got.high
+
+    def test_a_constant_change_has_no_spread_whatever_the_weights(self):
+        torch.manual_seed(2)
+        before = torch.randn(40, dtype=torch.float64)
+        got = quality.paired_bootstrap(before, before + 0.5, weights=torch.rand(40))
+        assert [got.mean, got.low, got.high] == pytest.approx([0.5, 0.5, 0.5])
+
+    @pytest.mark.parametrize(("confidence", "deviations"), [(0.95, 1.96), (0.8, 1.28)])
+    def test_width_is_that_of_the_normal_distribution(self, confidence, deviations):
+        torch.manual_seed(4)
+        before, after = torch.zeros(1000), torch.randn(1000)
+        got = quality.paired_bootstrap(before, after, confidence=confidence)
+        want = 2 * deviations * after.std().item() / 1000**0.5
+        assert got.high - got.low == pytest.approx(want, rel=0.08)
 
     def test_no_change_is_no_change(self):
         same = quality.paired_bootstrap([1.0, 2.0], [1.0, 2.0])

@@ -47,6 +47,7 @@ def tiny_config(**changes: object) -> LlamaConfig:
         "intermediate_size": 80,
         "tie_word_embeddings": True,
         "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-2,  # large enough that forgetting to rescale it shows
         "bos_token_id": 0,
         "eos_token_id": 0,
         **changes,
