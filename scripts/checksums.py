@@ -11,11 +11,17 @@ from typing import List
 
 MODELS = ("labcoder", "labcoder-draft")
 KINDS = (".safetensors", ".json")
+RECORDS = ("corpus.json", "training_log.json")  # how a model was made; nothing is loaded from them
 
 
 def lines(data: Path) -> List[str]:
     """One line a file that a model is loaded from, sorted by name."""
-    files = [path for model in MODELS for path in (data / model).glob("*") if path.suffix in KINDS]
+    files = [
+        path
+        for model in MODELS
+        for path in (data / model).glob("*")
+        if path.suffix in KINDS and path.name not in RECORDS
+    ]
     named = sorted((path.relative_to(data).as_posix(), path) for path in files)
     return [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {name}" for name, path in named]
 

@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import checksums
 import pytest
 import rooms
 
@@ -12,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PERSONAL = re.compile(
     r"(/home/|/Users/|[A-Z]:\\+Users\\+)(?!(you|me|learner|NAME)\b)\w+|/root/\w|file:///|/tmp/\w"
 )
+INVENTED = {"tests/test_build.py"}  # holds made-up paths, to show that the builder refuses them
 TEXT = {
     ".py",
     ".md",
@@ -46,7 +48,8 @@ def own_places() -> list[str]:
 def test_no_tracked_file_names_a_machine() -> None:
     found = []
     for path in tracked():
-        if path.suffix not in TEXT or path == Path(__file__).resolve():
+        invented = path == Path(__file__).resolve() or path.relative_to(ROOT).as_posix() in INVENTED
+        if path.suffix not in TEXT or invented:
             continue
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             named = PERSONAL.search(line) or next((place for place in own_places() if place in line), None)
@@ -77,3 +80,11 @@ def test_a_long_file_is_named_and_code_counts_apart(tmp_path: Path) -> None:
     counted, too_long = rooms.count(tmp_path)
     assert counted == {"room": (300, 300), "short.py": (10, 4)}
     assert len(too_long) == 1 and "long.py" in too_long[0] and "300" in too_long[0]
+
+
+def test_the_checksums_are_those_of_the_embedded_models() -> None:
+    wanted = checksums.lines(ROOT / "data")
+    written = (ROOT / "data" / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+    assert written == wanted, "an embedded model has changed: `make sums`"
+    assert {line.split("/")[0].split()[1] for line in wanted} == set(checksums.MODELS)
+    assert sum(line.endswith(".safetensors") for line in wanted) >= len(checksums.MODELS)
