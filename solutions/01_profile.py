@@ -70,7 +70,7 @@ lm = labkit.load()
 print(f"{lm.name}: {lm.weight_bytes / 1e6:,.0f} MB of weights in {lm.dtype} on {lm.device}")
 
 # %% [markdown]
-# Somebody has a file open and types the head of a function. Then they wait.
+# Somebody has a file open, types the beginning of a function, and waits.
 #
 # Before you run it: how long until the first token, and how long for each one after it? Write your guesses
 # in place of `None`. Nobody grades them; a number you have guessed is a number you remember.
@@ -81,10 +81,11 @@ predict("each further token", None, "ms")
 
 # %%
 OPEN_FILE = quality.evaluation_text("fixed")[:1300].rpartition("\n\n")[0]
-PROMPT = OPEN_FILE + '\n\n\ndef mean(values):\n    """Return the arithmetic mean of a list of numbers."""\n'
+TYPED = 'def main():\n    parser = argparse.ArgumentParser(description="Show the weather")\n'
+PROMPT = OPEN_FILE + "\n\n\n" + TYPED
 
 answer = profile.generate(lm, PROMPT, 40)
-print(PROMPT[-78:] + "▸" + lm.decode(answer.ids))
+print(TYPED + "▸" + lm.decode(answer.ids))
 
 # %%
 print(f"{len(answer.ids)} tokens in {timing.duration(answer.latency.e2e)}")
@@ -373,12 +374,13 @@ predict.compare("forward share", 100 * (stages.shares["prefill"] + stages.shares
 h200 = results.load("profile")
 
 article = {"preprocessing": 5, "compile": 15, "decode": 50, "sampling": 25, "postprocessing": 5}
-bars = {words["article"]: article, words["waiting"]: {**stages.stages, "remainder": stages.remainder}}
-bars[words["not_waiting"]] = stages.unsynchronised
+bars = {words["article"]: article}
+bars[words["here_waiting"]] = {**stages.stages, "remainder": stages.remainder}
+bars[words["here_not_waiting"]] = stages.unsynchronised
 if h200:
     kept = h200["figures"]["stages"]
-    bars[f"H200, {words['waiting']}"] = {**kept["stages"], "remainder": kept["remainder"]}
-    bars[f"H200, {words['not_waiting']}"] = kept["unsynchronised"]
+    bars[words["recorded_waiting"]] = {**kept["stages"], "remainder": kept["remainder"]}
+    bars[words["recorded_not_waiting"]] = kept["unsynchronised"]
 else:
     print(words["not_recorded"])
 widgets.show_figure(plots.stage_bar(bars, shares=True), words["stage_bar"])
@@ -640,7 +642,7 @@ widgets.show_figure(timelines(planted, lanes=lanes), words["timelines"])
 
 # %% [markdown]
 # Grey is the host *waiting for the device*. It looks guilty, and mostly is not: in the last request the
-# host waits half of the time, and the device never rests. Waiting hurts only when the queue runs empty
+# host waits most of the time, and the device never rests. Waiting hurts only when the queue runs empty
 # **because** the host waited: then the device stands still until the host has woken up and launched again.
 #
 # ### Exercise: `find_bottleneck` · core, 4 minutes

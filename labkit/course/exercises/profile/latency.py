@@ -86,10 +86,10 @@ def _check_share(fn: Callable, rng: random.Random) -> None:
 
 
 def _check_within(fn: Callable, rng: random.Random) -> None:
-    for _ in range(6):
+    for low, high in ((0.1, 0.4), (0.6, 0.9)) * 3:
         tpot, ttft, gaps = rng.uniform(0.002, 0.1), rng.uniform(0.02, 0.5), rng.randint(1, 60)
-        # well inside a gap, so that rounding cannot decide
-        _judge_within(fn, ttft, tpot, ttft + (gaps + rng.uniform(0.1, 0.9)) * tpot, gaps + 1)
+        # well inside a gap, so that the floats' own rounding cannot decide; in both halves of it, so that round() does
+        _judge_within(fn, ttft, tpot, ttft + (gaps + rng.uniform(low, high)) * tpot, gaps + 1)
     _judge_within(fn, 0.5, 0.0625, 0.5 * rng.uniform(0.05, 0.7), 0)
     # powers of two, so that the last token arrives exactly at the limit without any rounding
     gaps = rng.randint(0, 40)
