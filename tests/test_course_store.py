@@ -104,7 +104,7 @@ def test_an_interrupted_write_leaves_the_old_file(home, monkeypatch):
 def test_predictions_are_kept_compared_and_may_stay_blank(home, capsys):
     predict("tpot", None, "ms")
     predict.compare("tpot", 20.0, "ms")
-    assert "no prediction" in capsys.readouterr().out
+    assert "no guess" in capsys.readouterr().out
     predict("tpot", 10, "ms")
     predict("tpot", None, "ms")  # a blank keeps what was said before
     predict.compare("tpot", 31.4)
