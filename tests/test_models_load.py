@@ -21,8 +21,6 @@ from labkit.models import PRESETS, fill, inflated_config, load, memory, place, r
 from labkit.models.lm import LM
 
 CPU = torch.device("cpu")
-REAL = (paths.data() / "labcoder" / "model.safetensors.index.json").exists()
-real_weights = pytest.mark.skipif(not REAL, reason="the embedded weights are not here yet")
 
 
 @pytest.fixture
@@ -417,7 +415,6 @@ class TestImport:
             _ = labkit.nothing_here
 
 
-@real_weights
 def test_the_embedded_models():
     lm, draft = load("labcoder", device="cpu"), load("labcoder-draft", device="cpu")
     assert 12e6 < lm.weight_bytes / 4 < 16e6 and 2e6 < draft.weight_bytes / 4 < 3.5e6

@@ -18,8 +18,6 @@ from labkit.quality import report, scoring, text
 from labkit.quality.bootstrap import Interval
 
 CPU = torch.device("cpu")
-REAL = (paths.data() / "labcoder" / "model.safetensors.index.json").exists()
-real_weights = pytest.mark.skipif(not REAL, reason="the embedded weights are not here yet")
 
 CODE = "def area(radius):\n    # naïve — 漢字 🙂\n    return 3.14 * radius ** 2\n\n" * 9
 
@@ -392,7 +390,6 @@ class TestEvaluate:
             quality.evaluate([], home / "nowhere" / "figures.json")
 
 
-@real_weights
 def test_labcoder_knows_python():
     from labkit.models import load
 

@@ -62,5 +62,7 @@ def inflated_config(small: LlamaConfig, shape: Shape) -> LlamaConfig:
     config.head_dim = shape.head_dim
     config.intermediate_size = shape.intermediate
     config.tie_word_embeddings = shape.tied
+    # the spread at which a random matrix keeps the size of what it multiplies, for any width
+    config.initializer_range = shape.hidden**-0.5
     config.max_position_embeddings = max(POSITIONS, small.max_position_embeddings)
     return config
