@@ -199,6 +199,8 @@ def test_pickles_and_announced_giants_are_refused() -> None:
     deep = b"l\0\0\0\1" * 100_000 + b"N"
     with pytest.raises(wire.NotPlain, match="nested"):
         wire.unpack(deep)
+    with pytest.raises(wire.NotPlain, match="items"):
+        wire.unpack(b"l" + struct.pack(">I", 2_000_000) + b"N" * 2_000_000)
     with pytest.raises(wire.NotPlain, match="entries"):
         wire.unpack(b"d" + struct.pack(">I", 30_000) + b"".join(wire.pack(i) + b"N" for i in range(30_000)))
 

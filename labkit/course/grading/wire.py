@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 
 LIMIT = 64 * 2**20  # bytes of one message
 DEPTH = 64  # containers inside containers
+ITEMS = 1_000_000  # of lists and tuples in one message: reading them takes about a second
 ENTRIES = 20_000  # dict entries in one message: hostile keys that collide would cost the reader n² steps
 INT_BITS = 4096
 
@@ -187,7 +188,8 @@ class _Reader:
     """A position in a message. Every count is held against the bytes that are left before anything is made."""
 
     def __init__(self, data: bytes, revive: Callable[[int], Callable[..., Any]] | None) -> None:
-        self.data, self.at, self.entries, self.revive = data, 0, 0, revive
+        self.data, self.at, self.revive = data, 0, revive
+        self.items = self.entries = 0
 
     def take(self, count: int) -> bytes:
         if count > len(self.data) - self.at:
@@ -219,7 +221,11 @@ class _Reader:
         if tag == b"b":
             return self.take(self.count(1))
         if tag in b"lt":
-            items = [self.value(depth + 1) for _ in range(self.count(1))]
+            count = self.count(1)
+            self.items += count
+            if self.items > ITEMS:
+                raise NotPlain(f"more than {ITEMS} list items")
+            items = [self.value(depth + 1) for _ in range(count)]
             return items if tag == b"l" else tuple(items)
         if tag == b"d":
             return self.mapping(depth)

@@ -5,7 +5,7 @@ labkit: nothing in this process knows what is right, and nothing it sends is a v
     b"i" + message    statements to import beforehand, from the course's own set-up cells
     b"f" + a socket   fork a child that serves this socket; answered by its process id (8 bytes)
     b"w" + id         wait for the end of that child; answered by its wait status (8 bytes)
-`worker.py serve` (Windows, which cannot fork) is one such child, on its standard input and output, after a "!".
+`worker.py serve` (where there is no safe fork) is one such child, on its standard input and output, after a "!".
 
 A child receives ("start", job), runs the cells and answers ("ready",), or else how they ended. Then it answers
 each ("call", args, kwargs) with one of

@@ -18,7 +18,7 @@ from labkit import paths
 from labkit.course.grading import wire
 
 SCRIPT = Path(__file__).with_name("worker.py")
-FORKS = hasattr(os, "fork") and hasattr(socket, "send_fds")
+FORKS = sys.platform == "linux"  # macOS could, but its system libraries may crash in the child
 GIB = 2**30
 
 
@@ -67,7 +67,7 @@ class Workers:
         seconds: how long one exercise may take, all calls together.
         memory: bytes that it may use beyond what an idle process has.
         forbidden: files and folders that it may not read, besides the course's own.
-        fork: False starts every process from nothing (seconds each), as Windows must.
+        fork: False starts every process from nothing (seconds each), as macOS and Windows must.
     """
 
     def __init__(
