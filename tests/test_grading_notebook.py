@@ -10,7 +10,7 @@ import nbformat
 import pytest
 from grading_helpers import NAME, RIGHT, answered, find, given, insert, marks, save, solved, statuses
 
-from labkit.course.grading import notebook, report
+from labkit.course.grading import cells, notebook, report
 from labkit.course.grading.files import grade, grade_file
 from labkit.course.grading.report import COULD_NOT_RUN
 from labkit.course.grading.workers import Workers
@@ -57,7 +57,7 @@ def test_a_damaged_file_is_said_in_words(
 def test_missing_and_huge_files(tmp_path: Path, grading_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LabkitError, match=r"no file nowhere\.ipynb"):
         notebook.read(tmp_path / "nowhere.ipynb")
-    monkeypatch.setattr(notebook, "LIMIT", 100)
+    monkeypatch.setattr(cells, "LIMIT", 100)
     with pytest.raises(LabkitError, match="Clear its outputs"):
         notebook.read(save(given(), tmp_path))
 

@@ -6,38 +6,22 @@ the course's edition, with the learner's cells in it and the check and set-up ce
 
 import ast
 import functools
-import json
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 from labkit import paths
 from labkit.course import build, exercises, texts
+from labkit.course.grading.cells import Cell, defines, imports, load, read_cells, statements, without_magics
 from labkit.course.grading.session import Job
 from labkit.errors import LabkitError
 
-LIMIT = 64 * 2**20  # bytes of a notebook file
 FUNCTIONS = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-DEFINES = FUNCTIONS | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
-
-
-@dataclass
-class Cell:
-    """A cell of a notebook file, as far as grading cares. `role` is "answer", "check", "setup" or ""."""
-
-    kind: str
-    source: str
-    id: str = ""
-    role: str = ""
-    exercise: str = ""
-    tags: list[str] = field(default_factory=list)
-    given: "Cell | None" = None  # the cell of the course's edition that this one stands for
+DEFINITIONS = FUNCTIONS | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign
 
 
 @dataclass
@@ -65,81 +49,27 @@ def read(path: Path) -> Submission:
     Raises:
         LabkitError: when there is no such file, it is no notebook, or not one of this course.
     """
-    content = _load(path)
-    cells = [cell for entry in content["cells"] if (cell := _cell(entry)) is not None]
-    notebook = _identify(content.get("metadata"), cells, path)
-    given = _edition(notebook)
+    content = load(path)
+    cells = read_cells(content["cells"])
+    name = _identify(content.get("metadata"), cells, path)
+    given = _edition(name)
     _pair(cells, given)
     order = _merge(cells, given)
-    stubs = {cell.exercise: cell.source for cell in given if cell.role == "answer"}
+    stubs = {cell.exercise: cell.source.strip() for cell in given if cell.role == "answer"}
     answers = {cell.exercise: cell for cell in cells if cell.role == "answer"}
-    imports = tuple(
-        ast.unparse(node) for cell in given if cell.role == "setup" for node in _imports(cell.source)
-    )
-    jobs = {name: _job(name, cells, answers[name], imports) if name in answers else None for name in stubs}
-    untouched = {
-        exercise for exercise, cell in answers.items() if cell.source.strip() == stubs[exercise].strip()
-    }
-    return Submission(
-        notebook, jobs, untouched, _notebook(order), [cell for cell in order if cell.kind == "code"]
-    )
-
-
-def _load(path: Path) -> dict[str, Any]:
-    """The file's content in notebook format 4."""
-    if not path.is_file():
-        raise LabkitError(texts.text("grade.no_file", file=path.name))
-    if path.stat().st_size > LIMIT:
-        raise LabkitError(texts.text("grade.huge", file=path.name, limit=LIMIT // 2**20))
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        key = "grade.conflict" if "<<<<<<<" in text else "grade.no_json"
-        raise LabkitError(texts.text(key, file=path.name)) from None
-    try:
-        if content["nbformat"] != 4:
-            content = nbformat.reads(text, as_version=4)
-    except Exception:  # JSON of another kind, or a format that nbformat does not know
-        content = None
-    if not isinstance(content, dict) or not isinstance(content.get("cells"), list):
-        raise LabkitError(texts.text("grade.no_notebook", file=path.name))
-    return content
-
-
-def _cell(entry: Any) -> Cell | None:
-    """One cell of the file, or None when it is too damaged to be one."""
-    if not isinstance(entry, dict) or entry.get("cell_type") not in ("code", "markdown", "raw"):
-        return None
-    source = entry.get("source", "")
-    lines = source if isinstance(source, list) else [source]
-    metadata = entry.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
-    own, nbgrader = (metadata.get(key) for key in ("labkit", "nbgrader"))
-    own, nbgrader = (part if isinstance(part, dict) else {} for part in (own, nbgrader))
-    if not own and isinstance(
-        grade_id := nbgrader.get("grade_id"), str
-    ):  # an editor that drops what it does not know
-        own = {
-            "role": "check" if nbgrader.get("grade") else "answer",
-            "exercise": grade_id.removeprefix("check-"),
-        }
-    tags = metadata.get("tags")
-    return Cell(
-        kind="code" if entry["cell_type"] == "code" else "markdown",
-        source="".join(line for line in lines if isinstance(line, str)),
-        id=str(entry.get("id", "")),
-        role=str(own.get("role", "")),
-        exercise=str(own.get("exercise", "")),
-        tags=[str(tag) for tag in tags] if isinstance(tags, list) else [],
-    )
+    set_up = [node for cell in given if cell.role == "setup" for node in imports(cell.source)]
+    lines = tuple(ast.unparse(node) for node in set_up)
+    jobs = {each: _job(each, cells, answers[each], lines) if each in answers else None for each in stubs}
+    untouched = {each for each, cell in answers.items() if cell.source.strip() == stubs[each]}
+    code = [cell for cell in order if cell.kind == "code"]
+    return Submission(name, jobs, untouched, _notebook(order), code)
 
 
 @functools.lru_cache(maxsize=16)
 def _edition(name: str) -> tuple[Cell, ...]:
     """The cells that the course gave out, straight from the source: notebooks/ may have been edited."""
     pristine = build.pristine(paths.solutions() / f"{name}.py")
-    return tuple(cell for entry in pristine.cells if (cell := _cell(entry)) is not None)
+    return tuple(read_cells(pristine.cells))
 
 
 def _identify(metadata: Any, cells: Sequence[Cell], path: Path) -> str:
@@ -164,14 +94,11 @@ def _pair(cells: Sequence[Cell], given: Sequence[Cell]) -> None:
     """
     for cell in given:
         same = [other for other in cells if other.given is None and other.kind == cell.kind]
-        marked = [
-            other
-            for other in same
-            if cell.role and (other.role, other.exercise) == (cell.role, cell.exercise)
-        ]
+        mark = (cell.role, cell.exercise)
+        marked = [other for other in same if cell.role and (other.role, other.exercise) == mark]
         candidates = [other for other in same if other.id == cell.id] + marked
         if cell.role == "answer":
-            defining = [other for other in same if _defines(other.source, cell.exercise)]
+            defining = [other for other in same if defines(other.source, cell.exercise)]
             candidates = [other for other in candidates if other in defining] or candidates or defining
         if candidates:
             candidates[0].given = cell
@@ -202,8 +129,8 @@ def _merge(cells: Sequence[Cell], given: Sequence[Cell]) -> list[Cell]:
 def _new_imports(cell: Cell) -> str:
     """Imports that the learner added to the set-up cell, which itself is put back."""
     assert cell.given is not None
-    known = {ast.unparse(node) for node in _imports(cell.given.source)}
-    return "\n".join(line for node in _imports(cell.source) if (line := ast.unparse(node)) not in known)
+    known = {ast.unparse(node) for node in imports(cell.given.source)}
+    return "\n".join(line for node in imports(cell.source) if (line := ast.unparse(node)) not in known)
 
 
 def _job(exercise: str, cells: Sequence[Cell], answer: Cell, imports: tuple[str, ...]) -> Job:
@@ -217,41 +144,8 @@ def _job(exercise: str, cells: Sequence[Cell], answer: Cell, imports: tuple[str,
             break
         written = cell.given is None or cell.source != cell.given.source
         if cell.kind == "code" and cell.role not in ("answer", "check") and written:
-            above += [ast.unparse(node) for node in _statements(cell.source) if isinstance(node, DEFINES)]
-    return Job(exercise, _without_magics(answer.source), imports, tuple(above))
-
-
-def _statements(source: str) -> list[ast.stmt]:
-    try:
-        return ast.parse(_without_magics(source)).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # ast's own, for what it cannot read
-        return []
-
-
-def _imports(source: str) -> list[ast.stmt]:
-    """A cell's top-level imports, without labkit's."""
-    found: list[ast.stmt] = []
-    for node in _statements(source):
-        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-        if modules and not any(module.split(".")[0] == "labkit" for module in modules):
-            found.append(node)
-    return found
-
-
-def _without_magics(source: str) -> str:
-    """The cell as plain Python: lines with IPython's % and ! become empty, unless it is Python as it stands."""
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return re.sub(r"(?m)^[ \t]*[%!].*$", "", source)
-    return source
-
-
-def _defines(source: str, name: str) -> bool:
-    return (
-        re.search(rf"(?m)^(async\s+)?def\s+{re.escape(name)}\s*\(|^{re.escape(name)}\s*=", source) is not None
-    )
+            above += [ast.unparse(node) for node in statements(cell.source) if isinstance(node, DEFINITIONS)]
+    return Job(exercise, without_magics(answer.source), imports, tuple(above))
 
 
 def _notebook(cells: Sequence[Cell]) -> NotebookNode:
@@ -259,7 +153,6 @@ def _notebook(cells: Sequence[Cell]) -> NotebookNode:
     made = []
     for number, cell in enumerate(cells):
         make = new_code_cell if cell.kind == "code" else new_markdown_cell
-        made.append(
-            make(source=cell.source, id=f"cell-{number}", metadata={"tags": cell.tags} if cell.tags else {})
-        )
+        metadata = {"tags": cell.tags} if cell.tags else {}
+        made.append(make(source=cell.source, id=f"cell-{number}", metadata=metadata))
     return new_notebook(cells=made, metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}})

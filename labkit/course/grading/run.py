@@ -15,7 +15,8 @@ import nbformat
 import psutil
 
 from labkit.course import texts
-from labkit.course.grading.notebook import Cell, Submission
+from labkit.course.grading.cells import Cell
+from labkit.course.grading.notebook import Submission
 from labkit.course.grading.workers import GIB
 
 SCRIPT = Path(__file__).with_name("nbval_script.py")

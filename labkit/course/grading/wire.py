@@ -1,9 +1,9 @@
 """Plain values as bytes: what may pass between the grader and a learner's process.
 
-Stands alone (the learner's process loads it without labkit), and imports torch or numpy only when they are there.
-Reading never runs code that came with the data, unlike pickle: what comes back is None, bool, int, float, str,
-bytes, list, tuple, dict, torch tensors, numpy arrays and scalars, of exactly those types, and nothing else. So an
-object that claims to equal everything cannot cross: it is refused, or flattened to the plain value it holds.
+Stands alone (the learner's process loads it without labkit). Reading never runs code that came with the data, unlike
+pickle: what comes back is None, bool, int, float, str, bytes, list, tuple, dict, torch tensors, numpy arrays and
+scalars, of exactly those types. So an object that claims to equal everything cannot cross: it is refused, or
+flattened to the plain value it holds.
 
 A message is a length (8 bytes, big-endian) and that many bytes. A value is a one-letter tag and its content.
 """
@@ -19,6 +19,10 @@ DEPTH = 64  # containers inside containers
 ITEMS = 1_000_000  # of lists and tuples in one message: reading them takes about a second
 ENTRIES = 20_000  # dict entries in one message: hostile keys that collide would cost the reader n² steps
 INT_BITS = 4096
+NUMBERS = "biufc"  # kinds of numpy arrays: bool, integers, floats, complex
+
+Expose = Callable[[Callable[..., Any]], int]
+Revive = Callable[[int], Callable[..., Any]]
 
 _LENGTH = struct.Struct(">Q")
 _COUNT = struct.Struct(">I")
@@ -70,7 +74,7 @@ def exactly(stream: BinaryIO, count: int) -> bytes:
     return b"".join(parts)
 
 
-def pack(value: Any, expose: Callable[[Callable[..., Any]], int] | None = None) -> bytes:
+def pack(value: Any, expose: Expose | None = None) -> bytes:
     """A plain value as bytes.
 
     Args:
@@ -87,7 +91,7 @@ def pack(value: Any, expose: Callable[[Callable[..., Any]], int] | None = None) 
     return bytes(out)
 
 
-def _pack(out: bytearray, value: Any, depth: int, expose: Callable[[Callable[..., Any]], int] | None) -> None:
+def _pack(out: bytearray, value: Any, depth: int, expose: Expose | None) -> None:
     kind = type(value)
     if depth > DEPTH:
         raise NotPlain(f"containers nested more than {DEPTH} deep")
@@ -117,18 +121,15 @@ def _pack(out: bytearray, value: Any, depth: int, expose: Callable[[Callable[...
         _pack_other(out, value, depth, expose)
 
 
-def _pack_other(
-    out: bytearray, value: Any, depth: int, expose: Callable[[Callable[..., Any]], int] | None
-) -> None:
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+def _pack_other(out: bytearray, value: Any, depth: int, expose: Expose | None) -> None:
+    torch: Any = sys.modules.get("torch")
+    numpy: Any = sys.modules.get("numpy")
     if torch is not None and isinstance(value, torch.Tensor):
         _pack_tensor(out, torch, value)
         return
-    if numpy is not None and isinstance(value, numpy.ndarray | numpy.generic):
-        if value.dtype.kind not in "biufc":
-            raise NotPlain(f"a numpy array of {value.dtype}")
-        scalar = isinstance(value, numpy.generic)
-        _header(out, b"z" if scalar else b"a", value.dtype.str, "", value.shape)
+    arrays = (numpy.ndarray, numpy.generic) if numpy is not None else ()
+    if isinstance(value, arrays) and value.dtype.kind in NUMBERS:
+        _header(out, b"z" if isinstance(value, numpy.generic) else b"a", value.dtype.str, "", value.shape)
         _blob(out, b"", numpy.asarray(value).tobytes())
         return
     for base, plain in _SUBCLASSES:
@@ -162,7 +163,7 @@ def _header(out: bytearray, tag: bytes, dtype: str, device: str, shape: Any) -> 
     _blob(out, b"", b"".join(_COUNT.pack(size) for size in shape))
 
 
-def unpack(data: bytes, revive: Callable[[int], Callable[..., Any]] | None = None) -> Any:
+def unpack(data: bytes, revive: Revive | None = None) -> Any:
     """The value that `data` holds.
 
     Args:
@@ -187,7 +188,7 @@ def unpack(data: bytes, revive: Callable[[int], Callable[..., Any]] | None = Non
 class _Reader:
     """A position in a message. Every count is held against the bytes that are left before anything is made."""
 
-    def __init__(self, data: bytes, revive: Callable[[int], Callable[..., Any]] | None) -> None:
+    def __init__(self, data: bytes, revive: Revive | None) -> None:
         self.data, self.at, self.revive = data, 0, revive
         self.items = self.entries = 0
 
@@ -252,7 +253,7 @@ class _Reader:
         import numpy
 
         kind = numpy.dtype(dtype)
-        if kind.kind not in "biufc" or math.prod(shape) * kind.itemsize != len(content):
+        if kind.kind not in NUMBERS or math.prod(shape) * kind.itemsize != len(content):
             raise NotPlain(f"{len(content)} bytes for an array {dtype}{shape}")
         array = numpy.frombuffer(content, dtype="u1" if kind.kind == "b" else kind).reshape(shape)
         if kind.kind == "b":
