@@ -152,35 +152,32 @@ def _decode(lm: LM, text: str) -> dict[str, float]:
 
 
 def _show(console: Console, report: dict[str, Any]) -> None:
-    windows = f"windows of {report['context']} tokens, stride {report['stride']}"
-    table = Table(title=f"Evaluation ({windows}; standard library of Python {report['python']})")
-    for heading in (
-        "model",
-        "text",
-        "bits/byte",
-        "perplexity",
-        f"top-1 as {REFERENCE}",
-        "ms/token (10–90 %)",
-    ):
-        table.add_column(heading, justify="left" if heading in ("model", "text") else "right")
+    """Print both tables, narrow enough for 80 columns."""
+    table = Table(
+        title=f"Evaluation, standard library of Python {report['python']}",
+        caption=f"windows of {report['context']} tokens, stride {report['stride']}; agrees: same likeliest token "
+        f"as {REFERENCE}; ms/token: median (10–90 %)",
+    )
+    for heading in ("model", "text", "bits/byte", "perplexity", "agrees", "ms/token"):
+        table.add_column(heading, justify="left" if heading in ("model", "text") else "right", no_wrap=True)
     for name, figures in report["models"].items():
         decode = figures["decode_ms"]
         speed = f"{decode['median']:.1f} ({decode['low']:.1f}–{decode['high']:.1f})"
         for text in TEXTS:
             row = figures[text]
             agreement = f"{row['top1_agreement']:.1%}" if "top1_agreement" in row else "–"
-            first = (name, speed) if text == TEXTS[0] else ("", "")
             values = (f"{row['bits_per_byte']:.3f}", f"{row['perplexity']:.2f}", agreement)
-            table.add_row(first[0], text, *values, first[1])
+            first = text == TEXTS[0]
+            table.add_row(name if first else "", text, *values, speed if first else "")
     console.print(table)
     positions = Table(
-        title="Bits per byte by tokens read (in brackets: the same tokens in the short windows)"
+        title="Bits per byte by tokens read",
+        caption="in brackets: the same tokens in the short windows, so the pair shows what long context does",
     )
-    positions.add_column("model")
-    names = [f"{low // 1024}–{high // 1024}k" for low, high in zip((0, *EDGES), EDGES, strict=False)]
-    for heading in names:
-        positions.add_column(heading, justify="right")
+    positions.add_column("model", no_wrap=True)
+    for low, high in zip((0, *EDGES), EDGES, strict=False):
+        positions.add_column(f"{low // 1024}–{high // 1024}k", justify="right")
     for name, figures in report["models"].items():
-        cells = [f"{row['bits_per_byte']:.3f} ({row['short']:.3f})" for row in figures["positions"]]
+        cells = [f"{row['bits_per_byte']:.3f}\n({row['short']:.3f})" for row in figures["positions"]]
         positions.add_row(name, *cells)
     console.print(positions)
