@@ -98,7 +98,13 @@ def progress(notebook: Annotated[str, typer.Argument(help="One notebook; all whe
 def build(
     notebooks: Annotated[list[str] | None, typer.Argument(help="Which ones; all when left out.")] = None,
     check: Annotated[bool, typer.Option("--check", help="Only say what is stale.")] = False,
-    execute: Annotated[bool, typer.Option(help="Run the solutions too; takes minutes.")] = True,
+    execute: Annotated[
+        bool | None,
+        typer.Option(
+            "--execute/--no-execute",
+            help="Run every solution again (minutes), or none; when left out, those whose code changed.",
+        ),
+    ] = None,
 ) -> None:
     """Make the learner's notebooks and the executed solutions from their sources (for authors)."""
     from labkit.course import build as builder

@@ -47,7 +47,7 @@ def record(
         "name": name,
         "device": hardware,
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": " ".join([_program(), *sys.argv[1:]]),
         **_commit(),
         "versions": versions(),
         "figures": plain,
@@ -141,6 +141,12 @@ def to_plain(value: Any) -> Any:
     raise LabkitError(
         f"A {type(value).__name__} cannot be recorded.", "Give numbers, text, lists, dicts or dataclasses."
     )
+
+
+def _program() -> str:
+    """How this program was started, without the path to it."""
+    name = Path(sys.argv[0]).name
+    return "python -m labkit" if name == "__main__.py" else name
 
 
 def _check_name(name: str) -> None:

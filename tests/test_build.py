@@ -157,6 +157,24 @@ def test_check_is_quiet_about_a_learners_edits_and_names_stale_outputs(home, run
     assert "stale outputs: code cells 13" in said[-1]
 
 
+def test_new_words_keep_outputs_and_new_code_is_run(home, run_once, monkeypatch):
+    before = run_once(home)
+    ran = []
+    monkeypatch.setattr("labkit.course.build.executed", lambda *given, **kept: ran.append(1) or before)
+    source_of(home).write_text(changed(home, "E = m c^2", "E = mc^2"))
+    assert build(say=lambda line: None) == 0 and not ran
+    after = nbformat.read(home / "solutions" / "90_demo.ipynb", as_version=4)
+    assert "E = mc^2" in json.dumps(after) and "E = m c^2" not in json.dumps(after)
+    code = [[cell for cell in each.cells if cell.cell_type == "code"] for each in (before, after)]
+    assert [cell.outputs for cell in code[0]] == [cell.outputs for cell in code[1]]
+    assert drifted(source_of(home)) == []
+    build(execute=True, say=lambda line: None)
+    assert ran == [1]
+    source_of(home).write_text(changed(home, "print(object(), check, math.pi)", "print(check)"))
+    build(say=lambda line: None)
+    assert ran == [1, 1]
+
+
 def test_check_sees_changed_points_and_missing_or_broken_files(home, run_once, monkeypatch):
     run_once(home)
     more = Exercise("twice", "90_demo", "extra", 5, 4, len, len)

@@ -9,7 +9,16 @@ from hypothesis import strategies as st
 
 from labkit import timing
 from labkit.errors import LabkitError
-from labkit.timing import Latency, compare, measure, percentile, rotation, tokens_within, total_latency, ttft_share
+from labkit.timing import (
+    Latency,
+    compare,
+    measure,
+    percentile,
+    rotation,
+    tokens_within,
+    total_latency,
+    ttft_share,
+)
 
 seconds = st.floats(min_value=1e-6, max_value=1e3)
 

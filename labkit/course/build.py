@@ -1,7 +1,8 @@
 """From sources to notebooks: solutions/NN_name.py → notebooks/NN_name.ipynb and solutions/NN_name.ipynb.
 
-labkit build               both editions of every notebook, executed
+labkit build               both editions of every notebook; a solution is run if a code cell changed
 labkit build 01_profile    of one
+labkit build --execute     run every solution again
 labkit build --no-execute  the learner's edition alone
 labkit build --check       compare with the sources, write nothing; 1 when something drifted
 """
@@ -23,7 +24,6 @@ from labkit.course.store import write_atomically
 from labkit.errors import LabkitError
 
 CELL_SECONDS = 300
-SECONDS = 45  # what a solution should take on two CPU cores
 
 
 def pristine(source: Path) -> NotebookNode:
@@ -86,15 +86,36 @@ def executed(source: Path, *, cell_seconds: int = CELL_SECONDS) -> NotebookNode:
     return notebook
 
 
+def with_kept_outputs(source: Path) -> NotebookNode | None:
+    """The edition with solutions and the outputs it already has; None when a code cell changed or none were run."""
+    there = work.read(paths.solutions() / f"{source.stem}.ipynb")
+    if there is None or "executed" not in there.metadata.get("labkit", {}):
+        return None
+    notebook = edition.full(sources.read(source))
+    old, new = ([cell for cell in each.cells if cell.cell_type == "code"] for each in (there, notebook))
+    if [cell.source for cell in old] != [cell.source for cell in new]:
+        return None
+    for was, now in zip(old, new, strict=True):
+        now.outputs, now.execution_count = was.outputs, was.execution_count
+    notebook.metadata["language_info"] = there.metadata["language_info"]
+    notebook.metadata["labkit"]["executed"] = there.metadata["labkit"]["executed"]
+    return notebook
+
+
 def build(
-    names: Sequence[str] = (), *, check: bool = False, execute: bool = True, say: Callable[[str], Any] = print
+    names: Sequence[str] = (),
+    *,
+    check: bool = False,
+    execute: bool | None = None,
+    say: Callable[[str], Any] = print,
 ) -> int:
     """Build notebooks, or with `check` compare them with their sources.
 
     Args:
         names: notebooks such as "01_profile" or "01"; all when empty.
         check: write nothing.
-        execute: also make the executed solution (minutes).
+        execute: True runs every solution again (minutes), False makes the learner's edition alone. None runs a
+            solution only when a code cell changed: its outputs may come from a machine that is not at hand.
         say: gets one line for each thing done or found.
 
     Returns:
@@ -149,17 +170,18 @@ def _stale(there: NotebookNode, now: NotebookNode, kind: str) -> str:
     )
 
 
-def _write(source: Path, execute: bool, say: Callable[[str], Any]) -> None:
+def _write(source: Path, execute: bool | None, say: Callable[[str], Any]) -> None:
     """One notebook's editions. Everything is made before anything is written."""
     learners = pristine(source)
-    solution = executed(source, cell_seconds=CELL_SECONDS) if execute else None
-    if solution is not None:
+    if execute is not False:
+        kept = None if execute else with_kept_outputs(source)
+        solution = kept or executed(source, cell_seconds=CELL_SECONDS)
         text = edition.dumps(solution)
         outputs.check_size(text, solution)
         write_atomically(paths.solutions() / f"{source.stem}.ipynb", text)
-        seconds = solution.metadata["labkit"]["executed"]["seconds"]
-        slow = f" (more than the {SECONDS} s a solution should take)" if seconds > SECONDS else ""
-        say(f"{source.stem}: solution executed in {seconds} s{slow}, {len(text.encode()) / 1e3:.0f} kB")
+        ran = solution.metadata["labkit"]["executed"]
+        how = f"code unchanged, outputs of {ran['date']} kept" if kept else f"executed in {ran['seconds']} s"
+        say(f"{source.stem}: solution {how}, {len(text.encode()) / 1e3:.0f} kB")
     target = paths.notebooks() / f"{source.stem}.ipynb"
     for notice in work.rescue(target):
         say(notice)

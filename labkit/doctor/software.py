@@ -21,8 +21,13 @@ def findings() -> list[Finding]:
 
 def python() -> Finding:
     """Is this Python one that the course supports?"""
-    here, wanted = platform.python_version(), metadata.metadata("labkit")["Requires-Python"]
-    text = f"{here} in {sys.prefix}"
+    here, text = platform.python_version(), f"{platform.python_version()} in {sys.prefix}"
+    try:
+        wanted = metadata.metadata("labkit")["Requires-Python"]
+    except metadata.PackageNotFoundError:
+        return Finding(
+            "Python", "broken", f"{text}; labkit runs from its folder but is not installed", SET_UP
+        )
     if SpecifierSet(wanted).contains(here, prereleases=True):
         return Finding("Python", "ok", text)
     return Finding("Python", "broken", f"{text}; the course needs {wanted}", SET_UP)
@@ -30,7 +35,7 @@ def python() -> Finding:
 
 def requirements() -> list[Requirement]:
     """What labkit itself needs on this system."""
-    every = [Requirement(text) for text in metadata.requires("labkit") or []]
+    every = [Requirement(text) for text in (metadata.requires("labkit") or [] if installed("labkit") else [])]
     return [one for one in every if one.marker is None or one.marker.evaluate({"extra": ""})]
 
 

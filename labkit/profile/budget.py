@@ -101,10 +101,12 @@ class StageReport:
                 f"  compile ({self.backend}) is paid once, by the first request; "
                 f"a later one takes {duration(self.steady.e2e)}"
             )
-        lines.append(
-            f"  waiting at stage borders cost {duration(self.sync_cost)} (total with − total without)"
-        )
+        lines.append(f"  waiting at stage borders cost {_cost(self.sync_cost)} (total with − total without)")
         return "\n".join(lines)
+
+
+def _cost(seconds: float) -> str:
+    return duration(seconds) if seconds > 0 else "less than the noise"
 
 
 def _middle(runs: tuple[StageRun, ...]) -> StageRun:

@@ -43,15 +43,14 @@ def _storage(card: CostCard) -> list[tuple[str, str, str]]:
     shape = card.shape
     element = card.kv_bytes_per_token / (2 * shape.layers * shape.kv_heads * shape.head_dim)
     tables = "one table, tied" if shape.tied else "two tables"
-    matrices = "gate, up, down" if shape.gated else "up, down"
+    matrices = "gate/up/down" if shape.gated else "up/down"
     sliding = "" if not any(shape.windows) else " (sliding layers keep their window)"
     return [
         (
             "parameters",
             amount(shape.parameters, ""),
-            f"{shape.layers} layers × ({amount(shape.attention_matrix, '')} attention + "
-            f"{amount(shape.mlp_matrix, '')} MLP: {matrices}) + "
-            f"vocabulary {shape.vocab} × {shape.hidden} ({tables})",
+            f"{shape.layers} × ({amount(shape.attention_matrix, '')} attention + "
+            f"{amount(shape.mlp_matrix, '')} {matrices}) + {shape.vocab} × {shape.hidden}, {tables}",
         ),
         ("weights", amount(card.weight_bytes, "B"), "stored bytes, tied tables counted once"),
         (
@@ -76,7 +75,7 @@ def _device(card: CostCard) -> list[tuple[str, str, str]]:
     device = card.ceilings
     return [
         ("bandwidth", amount(device.bandwidth, "B/s"), device.source),
-        ("peak", amount(device.flops, "FLOP/s"), f"{device.source} ({device.dtype})"),
+        ("peak", amount(device.flops, "FLOP/s"), f"the same, in {device.dtype}"),
         ("ridge", f"{card.ridge:.0f} FLOP/B", "peak ÷ bandwidth"),
     ]
 
@@ -84,10 +83,10 @@ def _device(card: CostCard) -> list[tuple[str, str, str]]:
 def _phase(card: CostCard, phase: Phase) -> list[tuple[str, str, str]]:
     shape, prefill = card.shape, phase.name == "prefill"
     tokens = card.prompt if prefill else 1
-    pairs = "n(n+1)/2 pairs, n = prompt" if prefill else f"{card.context} pairs"
+    pairs = "n(n+1)/2" if prefill else f"{card.context}"
     body, rows = amount(shape.body_matrix, ""), f"batch {card.batch}"
     work = (
-        f"{rows} × (2 × {body} × {tokens} + 2 × {amount(shape.head_matrix, '')} × 1"
+        f"{rows} × (2 × {body} × {tokens} + 2 × {amount(shape.head_matrix, '')}"
         f" + 4 × {shape.layers} × {shape.heads} × {shape.head_dim} × {pairs})"
     )
     moved = "weights read + KV written" if prefill else "weights read + KV read"

@@ -14,6 +14,7 @@ work before it, and the forward pass turns up under "sampling".
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -148,7 +149,9 @@ def stage_report(
     forward, make_cache = plain_forward(lm), lambda: dynamic_cache(lm)
     if compile:
         forward, make_cache = compiled(lm, ids.shape[1] + new_tokens, backend)
-        first = request.run(forward, make_cache)
+        with warnings.catch_warnings():  # torch advises TF32, which only float32 weights would use
+            warnings.filterwarnings("ignore", message="TensorFloat32")
+            first = request.run(forward, make_cache)
     runs: dict[bool, list[StageRun]] = {True: [], False: []}
     for index in range(repeats):
         for waits in (True, False) if index % 2 == 0 else (False, True):

@@ -144,10 +144,12 @@ def _record(fn: Callable[[], object], device: torch.device, on_gpu: bool) -> str
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
     synchronize(device)
     if on_gpu:  # the first recording of a process sets up CUPTI, which would look like a long gap
-        with profile(activities=activities):
+        with profile(activities=activities, acc_events=True):
             torch.ones(1, device=device).add_(1)
             synchronize(device)
-    with profile(activities=activities) as profiler:
+    with profile(
+        activities=activities, acc_events=True
+    ) as profiler:  # one cycle; without, torch warns that it keeps one
         with record_function(tl.WINDOW):
             with record_function(tl.PROGRAM):
                 fn()
