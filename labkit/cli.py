@@ -4,6 +4,7 @@ A command imports what it needs when it runs, so that `labkit --help` answers at
 message and exit code 2, never a traceback.
 """
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -159,6 +160,9 @@ def stop(error: LabkitError) -> NoReturn:
 
 def main() -> None:
     """The command `labkit`."""
+    for stream in (sys.stdout, sys.stderr):  # a ✓ on a console of another alphabet is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         app()
     except LabkitError as error:

@@ -203,6 +203,16 @@ def test_several_files_folders_and_reports(
     }
 
 
+def test_a_report_can_be_written_whatever_a_learner_raises(tmp_path: Path, workers: Workers) -> None:
+    """Lone surrogates no encoding knows; escape sequences would let an answer repaint the teacher's screen."""
+    raising = answered(spread="def spread(values):\n    raise ValueError('\\ud800 \\x1b[2J \\x00 naïve ✓')")
+    path = save(raising, tmp_path, "\x1b[2J\udcff.ipynb")
+    grades = [grade_file(path, workers, run_notebook=False)]
+    for text in (report.as_text(grades[0]), report.as_json(grades), report.as_csv(grades)):
+        assert "naïve ✓" in text and "\\ud800" in text
+        assert not {"\x1b", "\x00"} & set(text.encode("utf-8").decode("utf-8"))
+
+
 def test_what_cannot_be_verified_here_is_exit_3(
     tmp_path: Path, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

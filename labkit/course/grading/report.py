@@ -54,9 +54,9 @@ def exit_code(grades: Sequence[Grade]) -> int:
 def as_text(grade: Grade) -> str:
     """One file's grade for people."""
     if grade.error:
-        return f"{grade.file}\n  {_indented(grade.error)}\n"
+        return f"{_printable(str(grade.file))}\n  {_indented(grade.error)}\n"
     head = texts.text("grade.headline", notebook=grade.notebook, points=grade.points, possible=grade.possible)
-    lines = [f"{grade.file}", f"  {head}"]
+    lines = [_printable(str(grade.file)), f"  {head}"]
     width = max((len(verdict.exercise.name) for verdict in grade.verdicts), default=0)
     for verdict in grade.verdicts:
         exercise = verdict.exercise
@@ -73,7 +73,15 @@ def as_text(grade: Grade) -> str:
 
 
 def _indented(text: str, by: int = 2) -> str:
-    return text.replace("\n", "\n" + " " * by)
+    return _printable(text).replace("\n", "\n" + " " * by)
+
+
+def _printable(text: str) -> str:
+    """Without what a terminal obeys (cursor moves could paint over the report) or no encoding can write.
+
+    A learner's exceptions and file names end up here: a lone surrogate must not take the class's report down.
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def as_json(grades: Sequence[Grade]) -> str:
@@ -85,13 +93,14 @@ def _plain(grade: Grade) -> dict[str, Any]:
     rows = [{key: row[key] for key in row if key not in ("file", "notebook")} for row in _rows(grade)]
     run = grade.run
     return {
-        "file": str(grade.file),
+        "file": _printable(str(grade.file)),
         "notebook": grade.notebook,
         "points": grade.points,
         "possible": grade.possible,
         "exit_code": grade.code,
-        "error": grade.error,
-        "run": run and {"finished": run.finished, "message": run.message, "seconds": round(run.seconds, 1)},
+        "error": _printable(grade.error),
+        "run": run
+        and {"finished": run.finished, "message": _printable(run.message), "seconds": round(run.seconds, 1)},
         "exercises": [] if grade.error else rows,
     }
 
@@ -108,9 +117,9 @@ def as_csv(grades: Sequence[Grade]) -> str:
 
 
 def _rows(grade: Grade) -> list[dict[str, Any]]:
-    where = {"file": str(grade.file), "notebook": grade.notebook}
+    where = {"file": _printable(str(grade.file)), "notebook": grade.notebook}
     if grade.error:
-        return [{**where, "status": "could not run", "message": grade.error}]
+        return [{**where, "status": "could not run", "message": _printable(grade.error)}]
     return [
         {
             **where,
@@ -119,7 +128,7 @@ def _rows(grade: Grade) -> list[dict[str, Any]]:
             "points": verdict.points,
             "possible": verdict.exercise.points,
             "status": verdict.status,
-            "message": verdict.message,
+            "message": _printable(verdict.message),
             "seconds": round(verdict.seconds, 2),
         }
         for verdict in grade.verdicts
