@@ -5,7 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from labkit.course.exercise import Exercise, expect
-from labkit.course.exercises.profile.planted import FAULTS, Busy, Event, planted_timeline
+from labkit.course.exercises.profile.planted import (
+    FAULTS,
+    Busy,
+    Event,
+    planted_timeline,
+    scattered_timeline,
+)
 
 HEALTHY = 0.1  # a device that idles less than this share of the time is itself the bottleneck
 
@@ -28,12 +34,18 @@ def _check(fn: Callable, rng: random.Random) -> None:
     for fault in faults:
         host, device = planted_timeline(fault, rng)
         slower = rng.uniform(100, 200) if fault == "device" else rng.uniform(0.1, 0.5)
-        host, device = _delayed(host, device, slower)
-        got = fn(list(host), list(device))
-        expect(isinstance(got, str), "form", got=got)
-        expect(got in ("device", *_names(host)), "unknown", got=got, names=", ".join(_names(host)))
-        if got != fault:
-            _explain(got, fault, host, device)
+        _judge(fn, fault, *_delayed(host, device, slower))
+    for idle in (rng.uniform(0.06, 0.09), rng.uniform(0.11, 0.125)):
+        host, device, most = scattered_timeline(idle, rng)
+        _judge(fn, most if idle >= HEALTHY else "device", host, device)
+
+
+def _judge(fn: Callable, want: str, host: list[Event], device: list[Busy]) -> None:
+    got = fn(list(host), list(device))
+    expect(isinstance(got, str), "form", got=got)
+    expect(got in ("device", *_names(host)), "unknown", got=got, names=", ".join(_names(host)))
+    if got != want:
+        _explain(got, want, host, device)
 
 
 def _delayed(host: list[Event], device: list[Busy], slower: float) -> tuple[list[Event], list[Busy]]:

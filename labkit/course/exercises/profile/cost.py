@@ -57,6 +57,7 @@ def _judge_step_cost(fn: Callable, shape: dict[str, int], new: int, past: int) -
     call = "prefill" if past == 0 else "decode" if new == 1 else "a later chunk of a prefill"
     given: dict[str, Any] = {"shape": str(shape), "new": new, "past": past, "call": call}
     got = fn(dict(shape), new, past)
+    got = got.tolist() if hasattr(got, "tolist") else got
     expect(isinstance(got, list | tuple) and len(got) == 2, "form", got=got, **given)
     weights, width, layers, dim = shape["weights"], shape["bytes"], shape["layers"], shape["head_dim"]
 

@@ -8,6 +8,7 @@ from labkit.course.exercise import Exercise
 from labkit.course.exercises.profile.values import judge
 
 Kernel = tuple[int, float, float]  # stream, start, end in microseconds
+TICK = 0.25  # microseconds; a power of two, so that sums are exact
 
 
 def idle_share(kernels: Sequence[Kernel], start: float, end: float) -> float:
@@ -25,7 +26,7 @@ def _check_idle(fn: Callable, rng: random.Random) -> None:
     first, last = window
     middle = (first + last) // 2
     # a long kernel on one stream, short ones under it on another, then a gap
-    nested: list[Kernel] = [
+    nested = [
         (0, first, middle),
         (1, first + 10, first + 20),
         (1, first + 40, middle - 30),
@@ -38,12 +39,13 @@ def _check_idle(fn: Callable, rng: random.Random) -> None:
         _judge_idle(fn, kernels, *window)
     _judge_idle(fn, [(0, first - 40, first + 30), (0, last - rng.randint(10, 40), last + 60)], *window)
     _judge_idle(fn, [(0, first - 40, first - 5), (1, last + 5, last + 60)], *window)
+    _judge_idle(fn, [(0, first - rng.randint(5, 40), last + rng.randint(5, 40))], *window)
     _judge_idle(fn, [], *window)
 
 
-def _one_stream(rng: random.Random, first: int, last: int, stream: int = 0) -> list[Kernel]:
+def _one_stream(rng: random.Random, first: int, last: int, stream: int = 0) -> list[tuple[int, int, int]]:
     """Kernels one after another with gaps, the first and the last gap touching the window's ends."""
-    kernels: list[Kernel] = []
+    kernels = []
     now = first + rng.randint(5, 20)
     while now < last - 80:
         length = rng.randint(10, 45)
@@ -52,13 +54,15 @@ def _one_stream(rng: random.Random, first: int, last: int, stream: int = 0) -> l
     return kernels
 
 
-def _judge_idle(fn: Callable, kernels: list[Kernel], start: int, end: int) -> None:
-    span = end - start
-    busy = [False] * span  # one flag a microsecond: slow, and hard to get wrong
-    for _, begin, stop in kernels:
-        for tick in range(max(int(begin), start), min(int(stop), end)):
-            busy[tick - start] = True
-    share = 1 - sum(busy) / span
+def _judge_idle(fn: Callable, ticks: list[tuple[int, int, int]], first: int, last: int) -> None:
+    """The input is drawn in ticks and handed over in microseconds, which are no whole numbers."""
+    busy = [False] * (last - first)  # one flag a tick: slow, and hard to get wrong
+    for _, begin, stop in ticks:
+        for tick in range(max(begin, first), min(stop, last)):
+            busy[tick - first] = True
+    share = 1 - sum(busy) / len(busy)
+    kernels: list[Kernel] = [(stream, begin * TICK, stop * TICK) for stream, begin, stop in ticks]
+    start, end = first * TICK, last * TICK
     given: dict[str, Any] = {
         "kernels": str(sorted(kernels, key=lambda kernel: kernel[1])[:12]),
         "start": start,
@@ -69,7 +73,7 @@ def _judge_idle(fn: Callable, kernels: list[Kernel], start: int, end: int) -> No
     judge(fn(list(kernels), start, end), share, "share" if inside else "no_clip", typical, **given)
 
 
-def _typical(kernels: list[Kernel], start: int, end: int, share: float) -> dict[str, float]:
+def _typical(kernels: list[Kernel], start: float, end: float, share: float) -> dict[str, float]:
     span = end - start
     ordered = sorted(kernels, key=lambda kernel: kernel[1])
     pairs = list(zip(ordered, ordered[1:], strict=False))

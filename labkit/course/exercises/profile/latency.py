@@ -90,9 +90,14 @@ def _check_within(fn: Callable, rng: random.Random) -> None:
         tpot, ttft, gaps = rng.uniform(0.002, 0.1), rng.uniform(0.02, 0.5), rng.randint(1, 60)
         # well inside a gap, so that the floats' own rounding cannot decide; in both halves of it, so that round() does
         _judge_within(fn, ttft, tpot, ttft + (gaps + rng.uniform(low, high)) * tpot, gaps + 1)
+    tpot, ttft, gaps = rng.uniform(0.002, 0.1), rng.uniform(0.02, 0.5), rng.randint(500, 3000)
+    _judge_within(fn, ttft, tpot, ttft + (gaps + 0.5) * tpot, gaps + 1)
     _judge_within(fn, 0.5, 0.0625, 0.5 * rng.uniform(0.05, 0.7), 0)
+    _judge_within(
+        fn, 0.5, 0.0625, 0.5 - 0.0625 * rng.uniform(0.05, 0.95), 0
+    )  # less than one TPOT short of TTFT
     # powers of two, so that the last token arrives exactly at the limit without any rounding
-    gaps = rng.randint(0, 40)
+    gaps = rng.randint(1, 40)
     _judge_within(fn, 0.25, 0.03125, 0.25 + gaps * 0.03125, gaps + 1)
     _judge_within(fn, 0.25, 0.03125, 0.25, 1)
 

@@ -68,6 +68,37 @@ def planted_timeline(fault: str, rng: random.Random) -> tuple[list[Event], list[
     return host, [(start / 1e6, end / 1e6) for start, end in run.device]
 
 
+def scattered_timeline(idle: float, rng: random.Random) -> tuple[list[Event], list[Busy], str]:
+    """A request whose device idles the share `idle` of the time, a little after each of many host events.
+
+    One activity causes a few long gaps and thereby most of the idle time, another one most of the gaps. The host goes
+    on for a while after the device's last interval.
+
+    Returns:
+        host, device: as in `planted_timeline`.
+        most: the activity with the most idle time.
+    """
+    most, other = rng.sample(["sample", "stream", "synchronize"], 2)
+    causes = [most] * 4 + [other] * rng.randint(10, 14)
+    rng.shuffle(causes)
+    causes.insert(0, "tokenize")
+    share = {most: 0.55 / 4, other: 0.40 / (len(causes) - 5), "tokenize": 0.05}
+    busy = [rng.uniform(1, 2) for _ in causes]
+    host: list[Event] = []
+    device: list[Busy] = []
+    now = asked = 0.0  # where the device's time, and the host's, is accounted for
+    for cause, length in zip(causes, busy, strict=True):
+        gap, work = idle * share[cause], (1 - idle) * length / sum(busy)
+        begin = max(0.0, now - rng.uniform(0.1, 0.4) * work)  # the device has still something to do
+        until = now + rng.uniform(0.2, 0.8) * gap
+        host += [("launch", asked, begin)] if begin > asked else []
+        host.append((cause, begin, until))
+        device.append((now + gap, now + gap + work))
+        now, asked = now + gap + work, until
+    host += [("launch", asked, now), ("detokenize", now, 1.3 * now)]
+    return host, device, most
+
+
 def _merged(host: list[Event]) -> list[Event]:
     """Neighbouring events of the same name as one."""
     merged: list[Event] = []

@@ -26,17 +26,20 @@ def _check_mbu(fn: Callable, rng: random.Random) -> None:
         (False, 1, 0.3),
         (True, rng.randint(3, 8), 0.7),
         (True, 1, 0.1),
-        (False, 5, 0.9),
+        (False, rng.randint(9, 16), 1.4),  # a model that lies in a cache
     ):
         widths = [2, 1, 2] + [rng.choice([1, 2]) for _ in range(rng.randint(0, 3))]
-        tensors = [(rng.randrange(2**20, 2**40, 256), rng.randint(10**5, 10**6), width) for width in widths]
+        tensors = [(rng.randrange(2**20, 2**40, 256), rng.randint(10**8, 10**9), width) for width in widths]
         # tied: the output layer is the embedding table again; untied: equal in size, yet other memory
         address, values, width = tensors[0]
         tensors.append((address if tied else address + 2**41, values, width))
+        if tied and rows > 1:  # and not only the first: a layer that is used twice
+            tensors.append(tensors[1])
         lengths = sorted(rng.sample(range(100, 900), rows))
-        if rows > 1:  # put a row first that is neither the shortest nor the longest
+        if rows > 1:  # put a row first that is neither the shortest nor the longest; two are equally long
             lengths[0], lengths[1] = lengths[1], lengths[0]
-        kv, bandwidth = rng.randrange(512, 4096, 64), rng.uniform(50, 4000)
+            lengths.insert(2, lengths[-1])
+        kv, bandwidth = rng.randrange(2**19, 2**22, 2**16), rng.uniform(50, 4000)
         read = sum({a: v * w for a, v, w in tensors}.values()) + kv * sum(lengths)
         step = read / (share * rng.uniform(0.9, 1.1) * bandwidth * 1e9) * 1e3
         _judge_mbu(fn, tensors, kv, lengths, step, bandwidth)

@@ -1,0 +1,10 @@
+# Holds the tenth against the largest blame instead of all gaps together.
+def find_bottleneck(host, device):
+    blame = {name: 0.0 for name, _, _ in host}
+    reached = 0.0
+    for start, stop in device:
+        for name, begin, end in host:
+            if begin <= reached < end:
+                blame[name] += start - reached
+        reached = stop
+    return "device" if max(blame.values()) < 0.1 * reached else max(blame, key=blame.get)
