@@ -9,7 +9,7 @@ import pytest
 from labkit import paths
 from labkit.course import checks, exercises, progress, store
 from labkit.course.checks import check
-from labkit.course.exercise import CheckFailed, Exercise, NotAttempted, expect
+from labkit.course.exercise import CheckFailed, Exercise, NotAttempted, Wrong, expect
 from labkit.course.scope import missing_when_graded
 from labkit.course.verify import guarded, verify
 from labkit.errors import LabkitError
@@ -352,3 +352,12 @@ def test_inputs_are_fresh_each_time(home):
     random.seed(1)
     check.mean_gap(notes, seed=5)
     assert seen == again and not set(seen) & set(first)
+
+
+@pytest.mark.parametrize(
+    "value", [iter([1.0]), {1.0}, range(3), object()], ids=lambda value: type(value).__name__
+)
+def test_what_the_grader_would_not_receive_is_wrong_here_too(value: object) -> None:
+    with pytest.raises(Wrong) as caught:
+        guarded(lambda: [value])()
+    assert caught.value.key == "unplain" and type(value).__name__ in caught.value.fields["returned"]

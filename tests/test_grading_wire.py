@@ -6,6 +6,7 @@ import pickle
 import random
 import struct
 from collections import Counter, OrderedDict, namedtuple
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -120,8 +121,8 @@ class SlyTensor(torch.Tensor):
 
 def test_subclasses_arrive_flattened_to_what_they_hold() -> None:
     Point = namedtuple("Point", "x y")
-    values = [Sly(1.5), SlyList([7, 8]), Point(1, 2), OrderedDict(a=1), Counter("aa"), True]
-    assert same(wire.unpack(wire.pack(values)), [1.5, [7, 8], (1, 2), {"a": 1}, {"a": 2}, True])
+    values = [Sly(1.5), SlyList([7, 8]), Point(1, 2), OrderedDict(a=1), Counter("aa"), True, Fraction(1, 4)]
+    assert same(wire.unpack(wire.pack(values)), [1.5, [7, 8], (1, 2), {"a": 1}, {"a": 2}, True, 0.25])
     tensor = wire.unpack(wire.pack(torch.arange(3).as_subclass(SlyTensor)))
     assert type(tensor) is torch.Tensor and tensor.tolist() == [0, 1, 2]
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from labkit.course import texts
 from labkit.course.exercise import AnswerRaised, CheckFailed, Exercise, NotAttempted, Wrong
+from labkit.course.grading import wire
 from labkit.course.texts.shown import show
 from labkit.errors import LabkitError
 
@@ -35,8 +36,7 @@ class _Witness:
         functools.update_wrapper(self, answer, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        named = [f"{key}={show(value)}" for key, value in kwargs.items()]
-        self.arguments, self.returned = ", ".join([*map(show, args), *named]), None
+        self.arguments, self.returned = _given(args, kwargs), None
         result = self._answer(*args, **kwargs)
         self.returned = show(result)
         return result
@@ -103,7 +103,10 @@ def guarded(function: Answer) -> Answer:
         printed = _Tail()
         try:
             with contextlib.redirect_stdout(printed):
-                return function(*_copied(args), **_copied(kwargs))
+                result = function(*_copied(args), **_copied(kwargs))
+            return wire.unpack(wire.pack(result))  # nothing counts here that the grader would not receive
+        except wire.NotPlain as error:
+            raise Wrong("unplain", {"returned": str(error), "arguments": _given(args, kwargs)}) from None
         except (Wrong, AnswerRaised):
             raise  # from a callable that the check passed in
         except (Exception, SystemExit) as error:
@@ -123,9 +126,13 @@ def _bind(function: Answer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        given = ", ".join([*map(show, args), *(f"{key}={show(value)}" for key, value in kwargs.items())])
-        fields = {"signature": f"{getattr(function, '__name__', 'function')}{signature}", "arguments": given}
-        raise Wrong("signature", {**fields, "error": str(error)}) from None
+        said = f"{getattr(function, '__name__', 'function')}{signature}"
+        fields = {"signature": said, "arguments": _given(args, kwargs), "error": str(error)}
+        raise Wrong("signature", fields) from None
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    return ", ".join([*map(show, args), *(f"{key}={show(value)}" for key, value in kwargs.items())])
 
 
 def _copied(value: Any) -> Any:

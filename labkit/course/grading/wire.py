@@ -8,6 +8,8 @@ flattened to the plain value it holds.
 A message is a length (8 bytes, big-endian) and that many bytes. A value is a one-letter tag and its content.
 """
 
+import decimal
+import fractions
 import math
 import struct
 import sys
@@ -36,6 +38,8 @@ _SUBCLASSES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (list, lambda value: list(list.__iter__(value))),
     (tuple, lambda value: tuple(tuple.__iter__(value))),
     (dict, lambda value: dict(dict.items(value))),
+    (fractions.Fraction, float),  # numbers all the same
+    (decimal.Decimal, float),
 )
 
 
