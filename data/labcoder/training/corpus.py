@@ -21,6 +21,8 @@ from .filters import BACKPORTS, MAX_BYTES, MIN_BYTES, Deduplicator, clean, shing
 from .licences import permissive_licence
 from .tokenizer import END_OF_TEXT, train_tokenizer
 
+NOT_HELD_OUT = {"test", "tests", "idlelib", "encodings", "lib2to3", "turtledemo", "__phello__", "ensurepip"}
+
 
 def canonical(name: str) -> str:
     """A distribution's name as registries compare it."""
@@ -30,12 +32,14 @@ def canonical(name: str) -> str:
 def stdlib_files() -> list[Path]:
     """Every source file of this Python's standard library, its tests included."""
     root = Path(sysconfig.get_path("stdlib"))
-    return sorted(p for p in root.rglob("*.py") if "site-packages" not in p.parts and "dist-packages" not in p.parts)
+    return sorted(
+        p for p in root.rglob("*.py") if "site-packages" not in p.parts and "dist-packages" not in p.parts
+    )
 
 
 def heldout(path: Path) -> bool:
     """True for standard-library files that the held-out text uses: not tests, not tables."""
-    return not {"test", "tests", "idlelib", "encodings", "lib2to3", "turtledemo", "__phello__", "ensurepip"} & set(path.parts)
+    return not NOT_HELD_OUT & set(path.parts)
 
 
 def _read(path: Path) -> str | None:
@@ -94,7 +98,9 @@ def gather(paths: list[str], pool) -> tuple[list[str], dict]:
         if kept:
             documents += kept
             size = sum(len(text.encode()) for text in kept)
-            record.append({"name": name, "version": version, "licence": licence, "files": len(kept), "bytes": size})
+            record.append(
+                {"name": name, "version": version, "licence": licence, "files": len(kept), "bytes": size}
+            )
     return documents, {"packages": record, "left_out": refused, "files": dict(verdicts)}
 
 
@@ -112,7 +118,9 @@ def main() -> None:
     """Command line of the corpus step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--path", action="append", help="a site-packages folder; repeat for several (default: this Python's)")
+    parser.add_argument(
+        "--path", action="append", help="a site-packages folder; may be repeated (default: this Python's)"
+    )
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     with multiprocessing.Pool() as pool:
@@ -125,10 +133,15 @@ def main() -> None:
     np.save(args.out / "tokens.npy", tokens)
     np.save(args.out / "stdlib.npy", stdlib)
     size = sum(len(text.encode()) for text in documents)
-    record |= {"python": sys.version.split()[0], "bytes": size, "tokens": len(tokens), "stdlib_bytes": sum(len(t.encode()) for t in held)}
+    record |= {"python": sys.version.split()[0], "bytes": size, "tokens": len(tokens)}
+    record |= {"stdlib_bytes": sum(len(text.encode()) for text in held)}
     (args.out / "corpus.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(f"{len(record['packages'])} packages, {len(documents)} files, {size / 1e6:.1f} MB, {len(tokens) / 1e6:.1f}M tokens,")
-    print(f"{size / len(tokens):.2f} bytes a token; standard library {len(stdlib) / 1e6:.2f}M tokens held out; {record['files']}")
+    print(
+        f"{len(record['packages'])} packages, {len(documents)} files, {size / 1e6:.1f} MB; {record['files']}"
+    )
+    print(
+        f"{len(tokens) / 1e6:.1f}M tokens of {size / len(tokens):.2f} bytes; {len(stdlib) / 1e6:.2f}M held out"
+    )
 
 
 if __name__ == "__main__":

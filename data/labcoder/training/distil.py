@@ -24,10 +24,15 @@ def main() -> None:
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokens, held = token_stream(args.run / "tokens.npy", device), token_stream(args.run / "stdlib.npy", device)
+    tokens, held = (
+        token_stream(args.run / "tokens.npy", device),
+        token_stream(args.run / "stdlib.npy", device),
+    )
     record = json.loads((args.run / "corpus.json").read_text())
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    teacher = LlamaForCausalLM.from_pretrained(args.teacher, dtype=dtype).to(device).eval().requires_grad_(False)
+    teacher = (
+        LlamaForCausalLM.from_pretrained(args.teacher, dtype=dtype).to(device).eval().requires_grad_(False)
+    )
     student = llama(**SHAPE).to(device)
     print(f"{sum(p.numel() for p in student.parameters()) / 1e6:.2f}M parameters, {plan.steps} steps")
 
@@ -45,7 +50,7 @@ def main() -> None:
         return step(batch[:, :-1])
 
     def evaluate() -> float:
-        return bits_per_byte(student, held, record["stdlib_bytes"], len(held))
+        return bits_per_byte(student, held, record["stdlib_bytes"])
 
     finish(student, args, plan, train(student, tokens, loss_of, evaluate, plan))
 

@@ -8,15 +8,27 @@ first that says something decides. Copyleft, proprietary, contradictory or absen
 import re
 from importlib.metadata import Distribution
 
-PERMISSIVE_SPDX = {
-    "0bsd", "apache-2.0", "blueoak-1.0.0", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-lbnl", "bsl-1.0", "cc0-1.0", "hpnd",
-    "cnri-python", "isc", "mit", "mit-0", "mit-cmu", "ncsa", "postgresql", "psf-2.0", "unlicense", "upl-1.0", "zlib",
-}  # fmt: skip
+PERMISSIVE_SPDX = frozenset(
+    """
+    0bsd apache-2.0 blueoak-1.0.0 bsd-2-clause bsd-3-clause bsd-3-clause-lbnl bsl-1.0 cc0-1.0 hpnd
+    cnri-python isc mit mit-0 mit-cmu ncsa postgresql psf-2.0 unlicense upl-1.0 zlib
+    """.split()
+)
 PERMISSIVE_CLASSIFIERS = {
-    "Apache Software License", "BSD License", "Boost Software License 1.0 (BSL-1.0)", "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication",
-    "Historical Permission Notice and Disclaimer (HPND)", "ISC License (ISCL)", "MIT License", "MIT No Attribution License (MIT-0)", "Python Software Foundation License",
-    "The Unlicense (Unlicense)", "Universal Permissive License (UPL)", "zlib/libpng License", "Zero-Clause BSD (0BSD)",
-}  # fmt: skip
+    "Apache Software License",
+    "BSD License",
+    "Boost Software License 1.0 (BSL-1.0)",
+    "CC0 1.0 Universal (CC0 1.0) Public Domain Dedication",
+    "Historical Permission Notice and Disclaimer (HPND)",
+    "ISC License (ISCL)",
+    "MIT License",
+    "MIT No Attribution License (MIT-0)",
+    "Python Software Foundation License",
+    "The Unlicense (Unlicense)",
+    "Universal Permissive License (UPL)",
+    "zlib/libpng License",
+    "Zero-Clause BSD (0BSD)",
+}
 # The whole free-text field must be one of these: a longer text may hide a condition.
 PERMISSIVE_TEXT = re.compile(
     r"(the )?(new |modified |revised |simplified )?"

@@ -2,8 +2,8 @@
 
 Optimiser: Muon (Jordan 2024, torch.optim.Muon with its update matched to AdamW's size, Liu et al. 2025) for the
 matrices inside the layers, AdamW for embeddings and norms. Schedule: linear warm-up, constant, linear decay
-("warmup-stable-decay", Hu et al. 2024). Sequences are random windows of the token stream; the last part of training
-uses longer windows, so that the model has seen long contexts when it is finished.
+("warmup-stable-decay", Hu et al. 2024). Sequences are random windows of the token stream; in the later part of
+training some are longer, so that the model has seen long contexts when it is finished.
 """
 
 import math
@@ -27,7 +27,10 @@ class Plan:
     batch: int = 262_144
     length: int = 2048
     long_length: int = 8192
-    long_share: float = 0.12  # of all tokens, at the end
+    long_from: float = 0.5  # share of training after which long windows come in
+    long_every: int = (
+        4  # … in every so many steps: spread out, they never meet a learning rate too small to adapt
+    )
     lr: float = 4e-3
     warmup: float = 0.01
     decay: float = 0.5
@@ -44,7 +47,9 @@ class Plan:
         return min((step + 1) / warm, 1.0, (self.steps - step) / fall)
 
     def length_at(self, step: int) -> int:
-        return self.long_length if step >= self.steps * (1 - self.long_share) else self.length
+        """Tokens of a step's windows."""
+        long = step >= self.steps * self.long_from and step % self.long_every == 0
+        return self.long_length if long else self.length
 
 
 def llama(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: int) -> LlamaForCausalLM:
@@ -88,7 +93,9 @@ def optimizers(model: torch.nn.Module, plan: Plan) -> list[torch.optim.Optimizer
     """Muon for the layers' matrices, AdamW for the rest."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     rest = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    muon = torch.optim.Muon(matrices, lr=plan.lr, weight_decay=plan.weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    muon = torch.optim.Muon(
+        matrices, lr=plan.lr, weight_decay=plan.weight_decay, momentum=0.95, adjust_lr_fn="match_rms_adamw"
+    )
     adam = torch.optim.AdamW(rest, lr=plan.lr, betas=(0.9, 0.95), weight_decay=0.0, fused=rest[0].is_cuda)
     return [muon, adam]
 
@@ -104,8 +111,14 @@ class Log:
         print("  ".join(f"{k} {v:.4g}" for k, v in row.items()), flush=True)
 
 
-def train(model: torch.nn.Module, tokens: torch.Tensor, loss_of: Callable, evaluate: Callable, plan: Plan) -> list[dict]:
-    """Minimise `loss_of(batch)` over the plan; returns the log rows (step, tokens, loss, lr, evaluation, tokens per second)."""
+def train(
+    model: torch.nn.Module, tokens: torch.Tensor, loss_of: Callable, evaluate: Callable, plan: Plan
+) -> list[dict]:
+    """Minimise `loss_of(batch)` over the plan.
+
+    Returns:
+        The log: step, millions of tokens, loss [nats], learning rate, `evaluate()` and thousands of tokens a second.
+    """
     opts, log = optimizers(model, plan), Log()
     clock, seen, recent = time.perf_counter(), 0, 0
     every = max(1, plan.steps // 20)
@@ -124,27 +137,33 @@ def train(model: torch.nn.Module, tokens: torch.Tensor, loss_of: Callable, evalu
         if step % every == 0 or step == plan.steps - 1:
             value = loss.item()
             rate, recent = recent / (time.perf_counter() - clock), 0
-            log.add(step=step, mtokens=seen / 1e6, loss=value, lr=opts[0].param_groups[0]["lr"], bits_per_byte=evaluate(), ktok_s=rate / 1e3)
+            lr, bits = opts[0].param_groups[0]["lr"], evaluate()
+            log.add(step=step, mtokens=seen / 1e6, loss=value, lr=lr, bits_per_byte=bits, ktok_s=rate / 1e3)
             clock = time.perf_counter()
     return log.rows
 
 
 @torch.no_grad()
-def bits_per_byte(model: torch.nn.Module, tokens: torch.Tensor, byte_count: int, total: int, length: int = 2048, rows: int = 16) -> float:
-    """Mean bits per byte over evenly spread windows of a held-out stream; `byte_count` bytes gave `total` tokens."""
+def bits_per_byte(
+    model: torch.nn.Module, tokens: torch.Tensor, byte_count: int, length: int = 2048, rows: int = 16
+) -> float:
+    """Mean bits per byte over evenly spread windows of a held-out stream, which was cut from `byte_count` bytes."""
     starts = torch.linspace(0, len(tokens) - length - 2, rows).long().to(tokens.device)
     batch = tokens[starts[:, None] + torch.arange(length + 1, device=tokens.device)].long()
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
         logits = model(input_ids=batch[:, :-1], use_cache=False).logits
     loss = torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), batch[:, 1:].flatten())
-    return loss.item() / math.log(2) * total / byte_count
+    return loss.item() / math.log(2) * len(tokens) / byte_count
 
 
 def save(model: LlamaForCausalLM, tokenizer_file: Path, out: Path) -> None:
     """Write bf16 safetensors in files of at most 15 MB, with the tokenizer."""
     model.to(torch.bfloat16).save_pretrained(out, max_shard_size="15MB")
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_file=str(tokenizer_file), bos_token=END_OF_TEXT, eos_token=END_OF_TEXT, model_max_length=16384
+        tokenizer_file=str(tokenizer_file),
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        model_max_length=16384,
     )
     tokenizer.save_pretrained(out)
 

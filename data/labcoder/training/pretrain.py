@@ -21,6 +21,8 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, default=Plan.batch)
     parser.add_argument("--length", type=int, default=Plan.length)
     parser.add_argument("--long-length", type=int, default=Plan.long_length)
+    parser.add_argument("--long-from", type=float, default=Plan.long_from)
+    parser.add_argument("--long-every", type=int, default=Plan.long_every)
     parser.add_argument("--lr", type=float, default=Plan.lr)
     parser.add_argument("--seed", type=int, default=Plan.seed)
     return parser
@@ -28,14 +30,24 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 def plan_of(args: argparse.Namespace) -> Plan:
     """The training plan that the options describe."""
-    return Plan(int(args.tokens), args.batch, args.length, args.long_length, lr=args.lr, seed=args.seed)
+    names = ("batch", "length", "long_length", "long_from", "long_every", "lr", "seed")
+    return Plan(int(args.tokens), **{name: getattr(args, name) for name in names})
 
 
 def finish(model: torch.nn.Module, args: argparse.Namespace, plan: Plan, rows: list[dict]) -> None:
     """Save weights, tokenizer and the training log."""
     save(model, args.run / "tokenizer.json", args.out)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    log = {"command": " ".join(sys.argv[1:]), "device": device, "torch": torch.__version__, "plan": vars(plan), "log": rows}
+    words = [
+        Path(word).name if "/" in word else word for word in sys.argv[1:]
+    ]  # folders of this machine say nothing
+    log = {
+        "command": " ".join(words),
+        "device": device,
+        "torch": torch.__version__,
+        "plan": vars(plan),
+        "log": rows,
+    }
     (args.out / "training_log.json").write_text(json.dumps(log, indent=1) + "\n")
 
 
@@ -46,7 +58,10 @@ def main() -> None:
     torch.manual_seed(plan.seed)
     torch.set_float32_matmul_precision("high")
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    tokens, held = token_stream(args.run / "tokens.npy", device), token_stream(args.run / "stdlib.npy", device)
+    tokens, held = (
+        token_stream(args.run / "tokens.npy", device),
+        token_stream(args.run / "stdlib.npy", device),
+    )
     record = json.loads((args.run / "corpus.json").read_text())
     model = llama(**SHAPE).to(device)
     print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.2f}M parameters, {plan.steps} steps")
@@ -62,7 +77,7 @@ def main() -> None:
         return step(batch[:, :-1], batch[:, 1:])
 
     def evaluate() -> float:
-        return bits_per_byte(model, held, record["stdlib_bytes"], len(held))
+        return bits_per_byte(model, held, record["stdlib_bytes"])
 
     finish(model, args, plan, train(model, tokens, loss_of, evaluate, plan))
 

@@ -1,4 +1,4 @@
-"""labcoder's tokenizer: byte-level BPE (Sennrich et al. 2016, on bytes as in GPT-2) with splits made for completing code.
+"""labcoder's tokenizer: byte-level BPE (Sennrich et al. 2016, on bytes as in GPT-2), split for completing code.
 
 A newline and the indentation after it are separate tokens. A prompt that ends in a newline, or in a newline and some
 spaces, is then cut exactly as the same text was cut in training, and completion goes on from there; with the usual
@@ -16,9 +16,9 @@ SAMPLE_BYTES = 120_000_000
 def train_tokenizer(documents: list[str]) -> Tokenizer:
     """Train on an even sample of the documents; the end-of-text id is 0."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(SPLIT, behavior="isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
-    )
+    split = pre_tokenizers.Split(SPLIT, behavior="isolated")
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
