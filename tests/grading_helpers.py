@@ -8,7 +8,7 @@ from nbformat import NotebookNode
 from nbformat.v4 import new_code_cell
 
 from labkit.course import edition, source
-from labkit.course.grading.files import grade_file
+from labkit.course.grading.files import judge_file
 from labkit.course.grading.report import Grade
 from labkit.course.grading.workers import Workers
 
@@ -61,7 +61,7 @@ def save(notebook: NotebookNode, folder: Path, name: str = "handed-in.ipynb") ->
 
 def marks(notebook: NotebookNode, folder: Path, workers: Workers) -> Grade:
     """Grade the exercises alone."""
-    return grade_file(save(notebook, folder), workers, run_notebook=False)
+    return judge_file(save(notebook, folder), workers)[1]
 
 
 def statuses(grade: Grade) -> dict[str, str]:

@@ -14,7 +14,7 @@ from nbformat import NotebookNode
 
 from labkit import paths
 from labkit.course import edition, exercises, source
-from labkit.course.grading.files import grade_file
+from labkit.course.grading.files import judge_file
 from labkit.course.grading.report import Grade
 from labkit.course.grading.workers import Workers
 
@@ -37,7 +37,7 @@ def both(name: str) -> tuple[NotebookNode, NotebookNode]:
 def graded(notebook: NotebookNode, folder: Path, workers: Workers) -> Grade:
     path = folder / "handed-in.ipynb"
     nbformat.write(notebook, path)
-    grade = grade_file(path, workers, run_notebook=False)
+    grade = judge_file(path, workers)[1]
     assert not grade.error, grade.error
     return grade
 

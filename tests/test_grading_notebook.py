@@ -11,7 +11,7 @@ import pytest
 from grading_helpers import NAME, RIGHT, answered, find, given, insert, marks, save, solved, statuses
 
 from labkit.course.grading import cells, notebook, report
-from labkit.course.grading.files import grade, grade_file
+from labkit.course.grading.files import grade, judge_file
 from labkit.course.grading.report import COULD_NOT_RUN
 from labkit.course.grading.workers import Workers
 from labkit.errors import LabkitError
@@ -50,7 +50,7 @@ def test_a_damaged_file_is_said_in_words(
     if content is None:
         content = save(solved(), tmp_path, "whole.ipynb").read_text(encoding="utf-8")[:-200]
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    grade = grade_file(path, workers, run_notebook=False)
+    grade = judge_file(path, workers)[1]
     assert said in grade.error and "x.ipynb" in grade.error and grade.code == COULD_NOT_RUN
 
 
@@ -141,7 +141,7 @@ def test_ids_and_metadata_lost_on_the_way(tmp_path: Path, workers: Workers) -> N
         content["metadata"] = {} if drop != ["metadata"] else content["metadata"]
         path = tmp_path / "changed.ipynb"
         path.write_text(json.dumps(content), encoding="utf-8")
-        assert statuses(grade_file(path, workers, run_notebook=False)) == ALL, drop
+        assert statuses(judge_file(path, workers)[1]) == ALL, drop
 
 
 def test_pasted_split_and_retyped_answers(tmp_path: Path, workers: Workers) -> None:
@@ -152,7 +152,7 @@ def test_pasted_split_and_retyped_answers(tmp_path: Path, workers: Workers) -> N
 
     def outcome(cells: list[dict]) -> str:
         path.write_text(json.dumps({**content, "cells": cells}), encoding="utf-8")
-        return statuses(grade_file(path, workers, run_notebook=False))["spread"]
+        return statuses(judge_file(path, workers)[1])["spread"]
 
     before, after = content["cells"][:place], content["cells"][place + 1 :]
     wrong = {**answer, "source": "def spread(values):\n    return -1.0"}
@@ -186,7 +186,7 @@ def test_several_files_folders_and_reports(
     text = capsys.readouterr().out
     assert "6 of 6 points" in text and "0 of 6 points" in text and "damaged" in text and "1 of 3" in text
 
-    grades = [grade_file(path, workers, run_notebook=False) for path in (good, bad, untouched)]
+    grades = [judge_file(path, workers)[1] for path in (good, bad, untouched)]
     assert [report.exit_code(some) for some in (grades, grades[:1], grades[::2], [])] == [2, 0, 1, 0]
     found = json.loads(report.as_json(grades))
     assert [entry["points"] for entry in found] == [6, 0, 0] and [entry["exit_code"] for entry in found] == [
@@ -207,7 +207,7 @@ def test_a_report_can_be_written_whatever_a_learner_raises(tmp_path: Path, worke
     """Lone surrogates no encoding knows; escape sequences would let an answer repaint the teacher's screen."""
     raising = answered(spread="def spread(values):\n    raise ValueError('\\ud800 \\x1b[2J \\x00 naïve ✓')")
     path = save(raising, tmp_path, "\x1b[2J\udcff.ipynb")
-    grades = [grade_file(path, workers, run_notebook=False)]
+    grades = [judge_file(path, workers)[1]]
     for text in (report.as_text(grades[0]), report.as_json(grades), report.as_csv(grades)):
         assert "naïve ✓" in text and "\\ud800" in text
         assert not {"\x1b", "\x00"} & set(text.encode("utf-8").decode("utf-8"))

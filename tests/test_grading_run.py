@@ -11,6 +11,7 @@ from grading_helpers import answered, find, given, insert, save
 from nbformat import NotebookNode
 
 from labkit.course.grading import notebook
+from labkit.course.grading.files import grade
 from labkit.course.grading.run import Run, run
 from labkit.course.grading.workers import GIB
 
@@ -91,9 +92,6 @@ def test_what_the_notebook_started_is_ended(grading_home: Path, tmp_path: Path) 
 @pytest.mark.slow
 def test_a_later_redefinition_and_a_forged_report_change_nothing(grading_home: Path, tmp_path: Path) -> None:
     """The verdict does not come from this run, so a kernel that writes into its folder gains nothing."""
-    from labkit.course.grading.files import grade_file
-    from labkit.course.grading.workers import Workers
-
     forged = json.dumps({"cell": 1, "state": "ran"})
     handed_in = answered(spread="def spread(values):\n    return 1.5")
     insert(
@@ -106,13 +104,24 @@ def test_a_later_redefinition_and_a_forged_report_change_nothing(grading_home: P
         "",
         "def spread(values):\n    return max(values) - min(values) if values else 0.0\ncheck.spread(spread)",
     )
-    with Workers(seconds=20) as workers:
-        grade = grade_file(save(handed_in, tmp_path), workers)
-    assert [verdict.status for verdict in grade.verdicts] == [
-        "failed",
-        "passed",
-        "passed",
-    ] and grade.points == 4
+    reports: list[str] = []
+    assert grade([save(handed_in, tmp_path)], style="json", say=reports.append) == 1
+    (found,) = json.loads(reports[0])
+    assert [row["status"] for row in found["exercises"]] == ["failed", "passed", "passed"]
+    assert found["points"] == 4 and found["run"]["finished"]
+
+
+@pytest.mark.slow
+def test_a_notebook_that_runs_changes_nobodys_grade(grading_home: Path, tmp_path: Path) -> None:
+    """It could hand in somebody else's work in its neighbour's name."""
+    neighbour = save(given(), tmp_path, "b.ipynb")
+    better = save(answered(), tmp_path / "elsewhere", "better.ipynb")
+    copies = f"import shutil\nshutil.copy({str(better)!r}, {str(neighbour)!r})"
+    first = save(insert(given(), "spread", copies), tmp_path, "a.ipynb")
+    reports: list[str] = []
+    grade([first, neighbour], style="json", say=reports.append)
+    assert neighbour.read_bytes() == better.read_bytes(), "the notebook did not run as meant"
+    assert [entry["points"] for entry in json.loads(reports[0])] == [0, 0]
 
 
 @pytest.mark.slow

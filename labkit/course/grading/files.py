@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,24 +54,24 @@ def grade(
     if not found:
         raise LabkitError(texts.text("grade.nothing"))
     gib = memory or min(MEMORY, psutil.virtual_memory().total * 0.75 / GIB)
-    grades = []
+    grades: list[Grade] = []
     with Workers(
         seconds=timeout or EXERCISE_SECONDS,
         memory=int(min(gib, EXERCISE_MEMORY) * GIB),
         forbidden={path.resolve() for path in found},
     ) as workers:
-        for number, path in enumerate(found, 1):
-            if sys.stderr.isatty():
-                print(
-                    texts.text("grade.progress", number=number, all=len(found), file=path.name),
-                    file=sys.stderr,
-                )
-            outcome = grade_file(
-                path, workers, seconds=timeout or CELL_SECONDS, memory=gib, run_notebook=run_notebook
-            )
-            grades.append(outcome)
-            if style == "text":
-                say(report.as_text(outcome))
+        # Every verdict first: a notebook that runs could change a file that is still to be graded.
+        judged = [judge_file(path, workers) for path in found]
+    for number, (path, (submission, outcome)) in enumerate(zip(found, judged, strict=True), 1):
+        if sys.stderr.isatty():
+            said = texts.text("grade.progress", number=number, all=len(found), file=path.name)
+            print(said, file=sys.stderr)
+        if submission is not None and run_notebook:
+            ran = _run(submission, seconds=timeout or CELL_SECONDS, memory=gib)
+            outcome = replace(outcome, run=ran)
+        grades.append(outcome)
+        if style == "text":
+            say(report.as_text(outcome))
     if style != "text":
         say(report.as_json(grades) if style == "json" else report.as_csv(grades).rstrip("\n"))
     elif len(grades) > 1:
@@ -79,15 +80,11 @@ def grade(
     return report.exit_code(grades)
 
 
-def grade_file(
-    path: Path,
-    workers: Workers,
-    *,
-    seconds: float = CELL_SECONDS,
-    memory: float = MEMORY,
-    run_notebook: bool = True,
-) -> Grade:
-    """One file's grade. Nothing about the file makes this raise: what is wrong with it is said in the grade."""
+def judge_file(path: Path, workers: Workers) -> tuple[notebook.Submission | None, Grade]:
+    """What is in a file, None when it cannot be read, and its verdicts.
+
+    Nothing about the file makes this raise: what is wrong with it is said in the grade.
+    """
     try:
         submission = notebook.read(path)
         verdicts = tuple(
@@ -95,17 +92,20 @@ def grade_file(
             for name, job in submission.jobs.items()
         )
     except LabkitError as error:
-        return Grade(path, error=str(error))
+        return None, Grade(path, error=str(error))
     except Exception as error:  # a class of 25 is graded to the end, whatever one file holds
-        return Grade(path, error=texts.text("grade.broke", kind=type(error).__name__, message=str(error)))
-    if not run_notebook:
-        return Grade(path, submission.notebook, verdicts)
+        said = texts.text("grade.broke", kind=type(error).__name__, message=str(error))
+        return None, Grade(path, error=said)
+    return submission, Grade(path, submission.notebook, verdicts)
+
+
+def _run(submission: notebook.Submission, *, seconds: float, memory: float) -> Run:
+    """The notebook's run; one that breaks does not take the verdicts down."""
     try:
-        ran = run(submission, seconds=seconds, memory=int(memory * GIB))
-    except Exception as error:  # nor does a run that breaks take the verdicts down
+        return run(submission, seconds=seconds, memory=int(memory * GIB))
+    except Exception as error:
         said = texts.text("grade.run_broke", kind=type(error).__name__, message=str(error))
-        ran = Run(False, said, possible=False)
-    return Grade(path, submission.notebook, verdicts, ran)
+        return Run(False, said, possible=False)
 
 
 def _notebooks(path: Path) -> list[Path]:
