@@ -114,6 +114,16 @@ def test_predictions_are_kept_compared_and_may_stay_blank(home, capsys):
     assert "within 20 %" in capsys.readouterr().out
 
 
+def test_a_prediction_in_another_unit_is_converted_or_refused(home, capsys):
+    predict("ttft", 0.2, "s")
+    predict.compare("ttft", 400.0, "ms")
+    said = capsys.readouterr().out
+    assert "200 ms" in said and "2× too low" in said
+    predict("share", 0.5)
+    with pytest.raises(LabkitError, match="no unit"):
+        predict.compare("share", 50.0, "%")
+
+
 @pytest.mark.parametrize("value", ["12 ms", True, float("nan"), float("inf"), [1], object()])
 def test_a_prediction_is_a_finite_number(home, value):
     with pytest.raises(LabkitError, match="number"):

@@ -262,6 +262,7 @@ class TestUnknown:
         assert "no device" in error_of("labcoder", device="gpu")
         if not torch.cuda.is_available():
             assert "0 CUDA devices" in error_of("labcoder", device="cuda")
+        assert "1 CPU devices" in error_of("labcoder", device="cpu:3")
 
 
 def test_really_offline(home):
@@ -328,6 +329,11 @@ class TestCheckpoints:
         folder = save(tmp_path / "broken")
         (folder / "config.json").write_text("{")
         assert "not valid JSON" in error_of(str(folder), device="cpu")
+
+    def test_configuration_that_contradicts_itself(self, home, tmp_path):
+        folder = save(tmp_path / "odd")
+        self.edit(folder, hidden_size=127)
+        assert "does not make sense" in error_of(str(folder), device="cpu")
 
     def test_missing_tokenizer(self, home, tmp_path):
         folder = tmp_path / "mute"

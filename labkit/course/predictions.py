@@ -8,6 +8,8 @@ from labkit.course.display import Table, measured_here, show
 from labkit.course.texts.shown import show as shown
 from labkit.errors import LabkitError
 
+TIMES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}  # seconds
+
 
 class Predict:
     """`predict("tpot", 12, "ms")`, later `predict.compare("tpot", 31.4)`."""
@@ -35,11 +37,18 @@ class Predict:
         print(texts.text("predict.kept", name=name, value=quantity(number, unit)))
 
     def compare(self, name: str, measured: float, unit: str = "") -> None:
-        """Show the prediction `name` beside what was measured, in the prediction's unit."""
+        """Show the prediction `name` beside what was measured, in `unit` (that of the prediction where none is given).
+
+        Raises:
+            LabkitError: when the prediction was made in a unit that cannot be converted.
+        """
         kept = store.read()["predictions"].get(name, {})
         value = kept.get("value")
         guess = float(value) if isinstance(value, int | float) else None
-        unit = unit or str(kept.get("unit", ""))
+        guessed_in = str(kept.get("unit", ""))
+        unit = unit or guessed_in
+        if guess is not None and unit != guessed_in:
+            guess = _converted(guess, guessed_in, unit)
         number = _number(measured)
         headers = [
             texts.text(f"predict.{key}") for key in ("what", "predicted", "measured", "verdict", "source")
@@ -68,6 +77,17 @@ def _number(value: Any) -> float:
     if not math.isfinite(number):
         raise LabkitError(f"{number} is not a finite number.", "Write a plain number, such as 12 or 0.5.")
     return number
+
+
+def _converted(guess: float, guessed_in: str, unit: str) -> float:
+    """A guess in another unit of time; a learner who thinks in seconds may write seconds."""
+    try:
+        return guess * TIMES[guessed_in] / TIMES[unit]
+    except KeyError:
+        raise LabkitError(
+            f"The prediction is in {guessed_in or 'no unit'}, the measurement in {unit}.",
+            f"Predict it again in {unit}.",
+        ) from None
 
 
 def _verdict(guess: float | None, measured: float) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 import transformers
+from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
@@ -121,7 +122,7 @@ def _read_config(folder: Path, name: str) -> Any:
         raise LabkitError(f"transformers {version} knows no architecture {kind!r} ({name}).", TAKEN)
     try:
         return AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, TypeError, KeyError, OSError) as error:
+    except (ValueError, TypeError, KeyError, OSError, StrictDataclassError) as error:
         raise LabkitError(f"The configuration of {name} does not make sense: {error}.", TAKEN) from error
 
 

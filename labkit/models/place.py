@@ -30,9 +30,12 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         raise LabkitError(f"labkit does not run on {found.type}.", 'Use "cpu" or "cuda".')
     count = torch.cuda.device_count() if found.type == "cuda" else 1
     if (found.index or 0) >= count:
+        if found.type == "cpu" or count == 0:
+            remedy = 'Use device="cpu", or leave device out.'
+        else:
+            remedy = f"Use cuda:0 to cuda:{count - 1}."
         raise LabkitError(
-            f"Device {device} was asked for, and this machine has {count} CUDA devices.",
-            'Use device="cpu", or leave device out.' if count == 0 else f"Use cuda:0 to cuda:{count - 1}.",
+            f"Device {device} was asked for, and there are {count} {found.type.upper()} devices here.", remedy
         )
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())

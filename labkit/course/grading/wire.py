@@ -8,9 +8,8 @@ flattened to the plain value it holds.
 A message is a length (8 bytes, big-endian) and that many bytes. A value is a one-letter tag and its content.
 """
 
-import decimal
-import fractions
 import math
+import numbers
 import struct
 import sys
 from collections.abc import Callable
@@ -26,9 +25,7 @@ NUMBERS = "biufc"  # kinds of numpy arrays: bool, integers, floats, complex
 Expose = Callable[[Callable[..., Any]], int]
 Revive = Callable[[int], Callable[..., Any]]
 
-_LENGTH = struct.Struct(">Q")
-_COUNT = struct.Struct(">I")
-_DOUBLE = struct.Struct(">d")
+_LENGTH, _COUNT, _DOUBLE = (struct.Struct(code) for code in (">Q", ">I", ">d"))
 _SUBCLASSES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     # The base class's own conversion, so that what a subclass overrides is not asked.
     (int, int.__int__),
@@ -38,8 +35,7 @@ _SUBCLASSES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (list, lambda value: list(list.__iter__(value))),
     (tuple, lambda value: tuple(tuple.__iter__(value))),
     (dict, lambda value: dict(dict.items(value))),
-    (fractions.Fraction, float),  # numbers all the same
-    (decimal.Decimal, float),
+    (numbers.Real, float),  # a fraction, for one
 )
 
 
@@ -249,8 +245,7 @@ class _Reader:
 
     def array(self, tag: bytes) -> Any:
         dtype, device = self.take(self.count(1)).decode(), self.take(self.count(1)).decode()
-        sizes = self.take(self.count(1))
-        shape = [size for (size,) in _COUNT.iter_unpack(sizes)]
+        shape = [size for (size,) in _COUNT.iter_unpack(self.take(self.count(1)))]
         content = bytearray(self.take(self.count(1)))
         if tag == b"x":
             return _tensor(dtype, device, shape, content)
