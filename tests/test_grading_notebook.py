@@ -10,9 +10,10 @@ import nbformat
 import pytest
 from grading_helpers import NAME, RIGHT, answered, find, given, insert, marks, save, solved, statuses
 
-from labkit.course.grading import cells, notebook, report
+from labkit.course.grading import cells, files, notebook, report
 from labkit.course.grading.files import grade, judge_file
 from labkit.course.grading.report import COULD_NOT_RUN
+from labkit.course.grading.run import Run
 from labkit.course.grading.workers import Workers
 from labkit.errors import LabkitError
 
@@ -30,6 +31,8 @@ DAMAGED = {
     "cut off": (None, "damaged"),
     "empty": ("", "damaged"),
     "binary": (b"\x80\x02\xff\x00" * 50, "damaged"),
+    "UTF-16": ('{"cells": []}'.encode("utf-16"), "UTF-16"),
+    "UTF-16 unmarked": ('{"cells": []}'.encode("utf-16-le"), "UTF-16"),
     "merge conflict": ('{"cells": [\n<<<<<<< HEAD\n]}', "merge"),
     "deep": ("[" * 200_000, "damaged"),
     "a list": ("[1, 2]", "not a Jupyter notebook"),
@@ -201,6 +204,28 @@ def test_several_files_folders_and_reports(
         NAME,
         "",
     }
+
+
+def test_each_result_is_said_as_soon_as_it_is_known(
+    tmp_path: Path, grading_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Should the machine go down in the middle, what was graded until then stands on the screen."""
+    said: list[str] = []
+    before_run: list[int] = []
+
+    def run(*_: object, **__: object) -> Run:
+        before_run.append(len(said))
+        return Run(True, "It ran.")
+
+    monkeypatch.setattr(files, "run", run)
+    handed_in = [save(given(), tmp_path, "a.ipynb"), save(given(), tmp_path, "b.ipynb")]
+    assert grade(handed_in, say=said.append) == 1
+    assert before_run == [2, 3]
+    assert ["It ran." in text for text in said] == [False, False, True, True, False]
+    assert [name for text in said for name in ("a.ipynb", "b.ipynb") if name in text] == [
+        "a.ipynb",
+        "b.ipynb",
+    ] * 2
 
 
 def test_a_report_can_be_written_whatever_a_learner_raises(tmp_path: Path, workers: Workers) -> None:

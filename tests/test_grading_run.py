@@ -2,12 +2,13 @@
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
 
 import psutil
 import pytest
-from grading_helpers import answered, find, given, insert, save
+from grading_helpers import answered, find, given, insert, landlock_version, save
 from nbformat import NotebookNode
 
 from labkit.course.grading import notebook
@@ -90,6 +91,35 @@ def test_what_the_notebook_started_is_ended(grading_home: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands a notebook's orphans to the grader")
+def test_what_the_notebook_detached_is_ended(grading_home: Path, tmp_path: Path) -> None:
+    seconds = f"{700 + os.getpid() % 100}.25"
+    text = f"import os\nos.system('setsid sleep {seconds} &')"
+    assert ran(insert(answered(), "centred", text), tmp_path).finished
+    assert not [p for p in psutil.process_iter(["cmdline"]) if seconds in (p.info["cmdline"] or [])]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(landlock_version() < 6, reason="this kernel does not keep signals in")
+def test_a_notebook_that_ends_every_process_above_it_ends_only_its_run(
+    grading_home: Path, tmp_path: Path
+) -> None:
+    text = OWN + "import psutil\nfor parent in psutil.Process().parents():\n    parent.kill()"
+    outcome = ran(insert(answered(), "centred", text), tmp_path)
+    assert not outcome.finished and outcome.possible and "`# mine`" in outcome.message
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(landlock_version() < 1, reason="this kernel has no Landlock")
+def test_a_notebook_writes_to_its_own_folder_only(grading_home: Path, tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    own = "import os, tempfile\nopen('mine.txt', 'w').close()\ntempfile.TemporaryFile().close()\n"
+    assert ran(insert(answered(), "centred", own), tmp_path).finished
+    outcome = ran(insert(answered(), "centred", f"open({str(outside)!r}, 'w')"), tmp_path)
+    assert "PermissionError" in outcome.message and not outside.exists()
+
+
+@pytest.mark.slow
 def test_a_later_redefinition_and_a_forged_report_change_nothing(grading_home: Path, tmp_path: Path) -> None:
     """The verdict does not come from this run, so a kernel that writes into its folder gains nothing."""
     forged = json.dumps({"cell": 1, "state": "ran"})
@@ -97,7 +127,9 @@ def test_a_later_redefinition_and_a_forged_report_change_nothing(grading_home: P
     insert(
         handed_in,
         "centred",
-        f"with open('../notes.jsonl', 'a') as file:\n    file.write(({forged!r} + chr(10)) * 3 + '{{}}\\n[1]\\n{{')",
+        "try:\n"
+        f"    open('../notes.jsonl', 'a').write(({forged!r} + chr(10)) * 3 + '{{}}\\n[1]\\n{{')\n"
+        "except PermissionError: pass",
     )
     insert(
         handed_in,
@@ -116,18 +148,18 @@ def test_a_notebook_that_runs_changes_nobodys_grade(grading_home: Path, tmp_path
     """It could hand in somebody else's work in its neighbour's name."""
     neighbour = save(given(), tmp_path, "b.ipynb")
     better = save(answered(), tmp_path / "elsewhere", "better.ipynb")
-    copies = f"import shutil\nshutil.copy({str(better)!r}, {str(neighbour)!r})"
+    copies = f"import shutil\ntry: shutil.copy({str(better)!r}, {str(neighbour)!r})\nexcept OSError: pass"
     first = save(insert(given(), "spread", copies), tmp_path, "a.ipynb")
     reports: list[str] = []
     grade([first, neighbour], style="json", say=reports.append)
-    assert neighbour.read_bytes() == better.read_bytes(), "the notebook did not run as meant"
+    changed = neighbour.read_bytes() == better.read_bytes()
+    assert changed == (landlock_version() < 1), "the notebook did not run as meant"
     assert [entry["points"] for entry in json.loads(reports[0])] == [0, 0]
 
 
 @pytest.mark.slow
 def test_nbval_runs_a_finished_notebook_directly(grading_home: Path, tmp_path: Path) -> None:
     import subprocess
-    import sys
 
     handed_in = answered()
     path = save(handed_in, tmp_path)

@@ -1,12 +1,22 @@
 """Verdicts: what is right passes, and nothing else does: no cheat earns a point, no accident costs a neighbour one."""
 
-import ctypes
 import os
-import sys
 from pathlib import Path
 
 import pytest
-from grading_helpers import RIGHT, answered, find, gallery, given, insert, marks, message, solved, statuses
+from grading_helpers import (
+    RIGHT,
+    answered,
+    find,
+    gallery,
+    given,
+    insert,
+    landlock_version,
+    marks,
+    message,
+    solved,
+    statuses,
+)
 
 from labkit.course.exercise import AnswerRaised, Wrong
 from labkit.course.grading.session import Ended, Job, Session
@@ -28,6 +38,20 @@ def f():
         file.write(b'x')
     os.mkdir('d')
     return os.getcwd(), open('mine.txt').read()
+"""
+# What audit hooks do not see: a shell's child that outlives its parent, in a session of its own.
+DETACHED = """
+import os
+from _posixsubprocess import fork_exec
+
+def f():
+    read, write = os.pipe()
+    shell = [b'/bin/sh', b'-c', b'setsid sleep 600 & echo $!']
+    fork_exec(
+        shell, [b'/bin/sh'], False, (), None, None, -1, -1, -1, write, -1, -1, *os.pipe(), True, True,
+        -1, None, None, None, -1, None, False
+    )
+    return int(os.read(read, 99))
 """
 POISON = """
 import builtins
@@ -72,6 +96,13 @@ def test_neighbouring_cells_of_the_learners_own_count_when_above(tmp_path: Path,
     assert statuses(grade)["spread"] == "failed" and "NameError" in message(grade, "spread")
 
 
+def test_own_cells_between_an_answer_and_its_check_count(tmp_path: Path, workers: Workers) -> None:
+    notebook = answered(spread="def spread(values):\n    return gap(values) * ONE")
+    insert(notebook, "check-spread", "import statistics\n" + HELPER)
+    insert(notebook, "check-spread", "ONE = 1.0 if spread else None")
+    assert statuses(marks(notebook, tmp_path, workers)) == ALL
+
+
 CHEATS = gallery("cheats")
 
 
@@ -90,7 +121,7 @@ def test_the_courses_files_are_closed(route: str, grading_home: Path, workers: W
     path = str(grading_home / "solutions" / "91_grading.py")
     with Session(workers, Job("steal", ROUTES[route])) as session:
         outcome, said = _outcome(session, path)
-    if route == "torch" and not _kernel_closes_files():
+    if route == "torch" and landlock_version() < 1:
         pytest.skip("only the kernel's Landlock sees this route")
     assert outcome == "refused" or said == "[]", said  # linecache says that there is no such file
 
@@ -100,10 +131,6 @@ def _outcome(session: Session, path: str) -> tuple[str, str]:
         return "got", str(session.call(path))
     except AnswerRaised as raised:
         return "refused" if raised.kind in ("PermissionError", "RuntimeError") else "broken", raised.message
-
-
-def _kernel_closes_files() -> bool:
-    return sys.platform == "linux" and ctypes.CDLL(None).syscall(444, None, 0, 1) >= 1
 
 
 def test_its_own_folder_is_open_and_goes(workers: Workers) -> None:
@@ -196,6 +223,19 @@ def test_nothing_is_left_running(workers: Workers) -> None:
         assert session.call() == 1
         pid = session._process.pid
         assert psutil.pid_exists(pid)
+    assert not psutil.pid_exists(pid)
+
+
+@pytest.mark.skipif(not FORKS, reason="only Linux hands a process's orphans to the fork server")
+def test_a_process_of_its_own_session_is_ended_as_well(workers: Workers) -> None:
+    import psutil
+
+    with Session(workers, Job("f", DETACHED)) as session:
+        pid = session.call()
+        assert psutil.pid_exists(pid)
+        with Session(workers, Job("f", "def f(): return 5")) as another:
+            assert another.call() == 5
+        assert session.call() != pid, "the end of another session ended this one"
     assert not psutil.pid_exists(pid)
 
 

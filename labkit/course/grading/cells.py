@@ -40,7 +40,11 @@ def load(path: Path) -> dict[str, Any]:
         raise LabkitError(texts.text("grade.no_file", file=path.name))
     if path.stat().st_size > LIMIT:
         raise LabkitError(texts.text("grade.huge", file=path.name, limit=LIMIT // 2**20))
-    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    data = path.read_bytes()
+    encoding = json.detect_encoding(data)
+    if encoding.startswith(("utf-16", "utf-32")) and "{" in data[:99].decode(encoding, errors="ignore")[:9]:
+        raise LabkitError(texts.text("grade.encoding", file=path.name, encoding=encoding[:6].upper()))
+    text = data.decode("utf-8-sig", errors="replace")
     try:
         content = json.loads(text)
     except (ValueError, RecursionError):

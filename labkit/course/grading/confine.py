@@ -1,21 +1,34 @@
 """What a learner's process may not do. Stands alone: that process loads it without labkit.
 
-Three layers, each of which the process cannot take off again:
+An answer that is judged has three layers around it, none of which it can take off again:
 
 - an audit hook (every system) refuses in words: importing labkit, opening files of the course, writing outside the
-  process's own folder, starting or ending processes, the network, ctypes;
-- Landlock (Linux 5.13 and later) lets the kernel refuse the same files to whatever does not pass Python's hooks;
-- a limit on data memory (Linux) turns a memory bomb into a MemoryError; elsewhere the grader's watch ends the process.
+  process's own folder, starting or ending processes, the network, ctypes. Code that does not pass Python's hooks
+  (a library's, for instance) gets around it;
+- Landlock (Linux 5.13 and later, where it is switched on) has the kernel refuse the same files to all code, and,
+  from Linux 6.12, signals to processes outside;
+- limits (Linux) on data memory, computing time and the size of a file; elsewhere the grader's watch ends the process.
 
-It keeps one learner's code from a class's files and from the solutions while it is graded. It is no wall against
-an attack on the machine: run a stranger's notebooks in a container or a virtual machine.
+The whole-notebook run needs labkit, processes and the network of Jupyter's kernel, so Landlock is its only layer:
+it may read everything, but write to its own folder only (and to devices and shared memory). Without Landlock (macOS,
+Windows, older Linux, some containers) that run has the rights of whoever grades: it can change their files.
+
+Linux also lets the grader end what a learner's code left running, even in a session of its own; elsewhere a process
+that detached itself stays.
+
+All this keeps one learner's code from a class's files, and from the solutions while it is judged. It is no wall
+against an attack on the machine: grade strangers' notebooks in a container or a virtual machine, above all where
+there is no Landlock.
 """
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
+FILE_SIZE = 256 * 2**20  # bytes of one file that an answer writes
+PATIENCE = 5.0  # seconds for ending processes that keep starting others
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
 _PROCESSES = (
     "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.startfile",
@@ -89,7 +102,10 @@ def _inside(path: str, folders: tuple[str, ...], separator: str) -> bool:
 
 
 def limit(memory: int | None, seconds: int) -> None:
-    """Let this process allocate at most `memory` more bytes than it has now, and compute for `seconds` (Linux)."""
+    """Let this process allocate at most `memory` more bytes than it has now, and compute for `seconds` (Linux).
+
+    A file that it writes may grow to FILE_SIZE.
+    """
     if sys.platform != "linux":
         return
     import resource
@@ -100,14 +116,42 @@ def limit(memory: int | None, seconds: int) -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (data + memory, data + memory))
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))  # should the grader be gone by then
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (FILE_SIZE, FILE_SIZE))
 
 
-def landlock(readable: Iterable[str], folder: str) -> bool:
-    """Have the Linux kernel close every file but `readable` and `folder` to this process and its children.
+def adopt_orphans(on: bool = True) -> None:
+    """Have processes whose parent has ended, below this one, become its children rather than init's (Linux)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    child_subreaper = 36
+    ctypes.CDLL(None).prctl(child_subreaper, int(on), 0, 0, 0)
+
+
+def end_children(others: Container[int]) -> None:
+    """End this process's children and what descends from them, but for `others` (process ids)."""
+    import psutil
+
+    until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        left = [child for child in psutil.Process().children() if child.pid not in others]
+        if not left:
+            return
+        for process in [*left, *(below for child in left for below in child.children(recursive=True))]:
+            try:
+                process.kill()
+            except psutil.Error:
+                pass  # gone by itself
+        psutil.wait_procs(left, timeout=1.0)  # orphans that they leave are children of this process now
+
+
+def landlock(readable: Iterable[str], writable: Iterable[str]) -> bool:
+    """Have the Linux kernel close every file but these to this process and its children.
 
     Args:
-        readable: folders that may be read and executed from; /dev may be written to.
-        folder: may be read and changed.
+        readable: folders that may be read and executed from; devices under /dev may be written to.
+        writable: folders that may be read and changed.
 
     Returns:
         Whether the kernel does it (Linux 5.13 and later, where Landlock is switched on).
@@ -127,7 +171,7 @@ def landlock(readable: Iterable[str], folder: str) -> bool:
     rules = (ctypes.c_uint64 * 3)(every, 0, signals if version >= 6 else 0)
     ruleset = libc.syscall(create, rules, 24 if version >= 6 else 8, 0)
     rights = dict.fromkeys(readable, execute | read_file | read_folder)
-    rights |= {"/dev": write | read_file | read_folder, folder: every}
+    rights |= {"/dev": write | read_file | read_folder, **dict.fromkeys(writable, every)}
     for path, access in rights.items():
         if not os.path.isdir(path):
             continue

@@ -22,6 +22,10 @@ MEMORY = 8.0  # GiB for a notebook's run, or three quarters of the machine's whe
 EXERCISE_MEMORY = 2.0  # GiB for one answer
 
 
+def _print(text: str) -> None:
+    print(text, flush=True)  # into a file or a pipe as well, it is there at once
+
+
 def grade(
     files: Sequence[Path],
     *,
@@ -29,7 +33,7 @@ def grade(
     timeout: float | None = None,
     memory: float | None = None,
     run_notebook: bool = True,
-    say: Callable[[str], Any] = print,
+    say: Callable[[str], Any] = _print,
 ) -> int:
     """Grade notebooks and print what they earned.
 
@@ -39,7 +43,7 @@ def grade(
         timeout: seconds for one cell of the run, and for one exercise (default 120 and 30).
         memory: GiB for the run, and at most that for one exercise (default 8, or less on a small machine, and 2).
         run_notebook: also run each notebook from top to bottom; without it only the exercises are graded.
-        say: gets the report.
+        say: gets the report; as text, each part of it as soon as it is known.
 
     Returns:
         0 all passed, 1 something failed or was not attempted, 2 something could not run, 3 all that can run here
@@ -61,7 +65,11 @@ def grade(
         forbidden={path.resolve() for path in found},
     ) as workers:
         # Every verdict first: a notebook that runs could change a file that is still to be graded.
-        judged = [judge_file(path, workers) for path in found]
+        judged = []
+        for path in found:
+            judged.append(judge_file(path, workers))
+            if style == "text":
+                say(report.as_text(judged[-1][1]))
     for number, (path, (submission, outcome)) in enumerate(zip(found, judged, strict=True), 1):
         if sys.stderr.isatty():
             said = texts.text("grade.progress", number=number, all=len(found), file=path.name)
@@ -69,9 +77,9 @@ def grade(
         if submission is not None and run_notebook:
             ran = _run(submission, seconds=timeout or CELL_SECONDS, memory=gib)
             outcome = replace(outcome, run=ran)
+            if style == "text":
+                say(report.run_as_text(outcome, ran))
         grades.append(outcome)
-        if style == "text":
-            say(report.as_text(outcome))
     if style != "text":
         say(report.as_json(grades) if style == "json" else report.as_csv(grades).rstrip("\n"))
     elif len(grades) > 1:

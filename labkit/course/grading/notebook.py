@@ -134,18 +134,22 @@ def _new_imports(cell: Cell) -> str:
 
 
 def _job(exercise: str, cells: Sequence[Cell], answer: Cell, imports: tuple[str, ...]) -> Job:
-    """What the learner's process runs: of the cells they wrote above the answer, only what these define.
+    """What the learner's process runs: of the cells they wrote, up to the answer's check, only what these define.
 
     Other answers are not among them: one that hangs or patches something would take this one with it.
     """
     above: list[str] = []
+    below: list[str] = []
+    found = above
     for cell in cells:
         if cell is answer:
+            found = below
+        elif found is below and cell.role in ("answer", "check"):
             break
         written = cell.given is None or cell.source != cell.given.source
         if cell.kind == "code" and cell.role not in ("answer", "check") and written:
-            above += [ast.unparse(node) for node in statements(cell.source) if isinstance(node, DEFINITIONS)]
-    return Job(exercise, without_magics(answer.source), imports, tuple(above))
+            found += [ast.unparse(node) for node in statements(cell.source) if isinstance(node, DEFINITIONS)]
+    return Job(exercise, without_magics(answer.source), imports, tuple(above), tuple(below))
 
 
 def _notebook(cells: Sequence[Cell]) -> NotebookNode:

@@ -52,7 +52,7 @@ def exit_code(grades: Sequence[Grade]) -> int:
 
 
 def as_text(grade: Grade) -> str:
-    """One file's grade for people."""
+    """One file's verdicts for people."""
     if grade.error:
         return f"{_printable(str(grade.file))}\n  {_indented(grade.error)}\n"
     head = texts.text("grade.headline", notebook=grade.notebook, points=grade.points, possible=grade.possible)
@@ -67,9 +67,12 @@ def as_text(grade: Grade) -> str:
         )
         if verdict.message:
             lines.append(f"      {_indented(verdict.message, 6)}")
-    if grade.run is not None:
-        lines.append(f"  {_indented(grade.run.message)}")
     return "\n".join(lines) + "\n"
+
+
+def run_as_text(grade: Grade, run: Run) -> str:
+    """How one file's run went, which is known long after its verdicts."""
+    return f"{_printable(str(grade.file))}\n  {_indented(run.message)}\n"
 
 
 def _indented(text: str, by: int = 2) -> str:

@@ -16,6 +16,7 @@ import psutil
 
 from labkit.course import texts
 from labkit.course.grading.cells import Cell
+from labkit.course.grading.confine import adopt_orphans, end_children
 from labkit.course.grading.notebook import Submission
 from labkit.course.grading.workers import GIB
 
@@ -23,6 +24,16 @@ SCRIPT = Path(__file__).with_name("nbval_script.py")
 TICK = 0.2  # seconds between two looks at the run's memory
 # As nbval_script.py notes them.
 STATES = ("running", "ran", "raised", "too long", "died", "exit", "no kernel")
+# Whatever writes files by itself does so in the run's folder, the only one that may be open.
+PLACES = {
+    "LABKIT_WORK": "work",
+    "IPYTHONDIR": "ipython",
+    "JUPYTER_RUNTIME_DIR": "jupyter",
+    "MPLCONFIGDIR": "matplotlib",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TRITON_CACHE_DIR": "triton",
+    **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), "tmp"),
+}
 CELLS = 10  # the whole notebook may take this many times what one cell may
 
 
@@ -51,11 +62,10 @@ def run(submission: Submission, *, seconds: float, memory: int) -> Run:
         (folder / "pytest.ini").touch()
         nbformat.write(submission.copy, folder / "notebook.ipynb")
         command = [sys.executable, str(SCRIPT), "notebook.ipynb", str(notes), f"{seconds:g}"]
-        own = {"LABKIT_WORK": str(folder / "work"), "IPYTHONDIR": str(folder / "ipython")}
+        (folder / "tmp").mkdir()
+        own = {variable: str(folder / place) for variable, place in PLACES.items()}
         environment = {**os.environ, **own, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": ""}
-        null = subprocess.DEVNULL
-        process = psutil.Popen(command, cwd=folder, env=environment, stdin=null, stdout=null, stderr=null)
-        stopped = _watch(process, began + CELLS * seconds, memory)
+        stopped = _supervise(command, folder, environment, began + CELLS * seconds, memory)
         events = _events(notes, len(submission.cells))
     took = time.monotonic() - began
     if stopped:
@@ -65,20 +75,31 @@ def run(submission: Submission, *, seconds: float, memory: int) -> Run:
     return _outcome(events, submission.cells, seconds, took)
 
 
-def _watch(process: psutil.Popen, deadline: float, limit: int) -> str:
-    """Wait for the run, and end it when it goes too far: "" or the name of the limit it reached."""
-    family: set[psutil.Process] = {process}
+def _supervise(
+    command: Sequence[str], folder: Path, environment: dict[str, str], deadline: float, limit: int
+) -> str:
+    """Have the run happen, and end it when it goes too far: "" or the name of the limit it reached."""
+    own = psutil.Process()
+    others = {child.pid for child in own.children()}
+    family: set[psutil.Process] = set()
+    null = subprocess.DEVNULL
     reached = ""
+    adopt_orphans()
     try:
+        process = psutil.Popen(command, cwd=folder, env=environment, stdin=null, stdout=null, stderr=null)
         while not reached and process.poll() is None:
             time.sleep(TICK)
-            family |= set(_tolerant(process.children, recursive=True) or ())
+            # An orphan of the run has become this process's own child, where the system can do that.
+            for child in own.children():
+                if child.pid not in others:
+                    family |= {child, *(_tolerant(child.children, recursive=True) or ())}
             used = sum(memory.rss for member in family if (memory := _tolerant(member.memory_info)))
             reached = "memory" if used > limit else "time" if time.monotonic() > deadline else ""
     finally:
         for member in family:  # whatever the notebook has left running goes as well
             _tolerant(member.kill)
-        process.wait()
+        end_children(others)
+        adopt_orphans(False)
     return reached
 
 
@@ -117,6 +138,8 @@ def _outcome(events: Sequence[dict[str, Any]], cells: Sequence[Cell], seconds: f
         said = texts.text(f"grade.run_{key}", **fields)
         return Run(False, _in_words([event], cells, said), took)
     ended = [event for event in events if event["state"] != "running"]
+    if events and events[-1]["state"] == "running":  # it ended the process that runs the notebook
+        return Run(False, _in_words(events, cells, texts.text("grade.run_died")), took)
     if len(ended) < len(cells):
         return Run(False, texts.text("grade.run_lost"), took, possible=False)
     return Run(True, texts.text("grade.run_finished", seconds=f"{took:.0f}"), took)

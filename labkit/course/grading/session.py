@@ -36,12 +36,13 @@ ANSWERS = {
 
 @dataclass(frozen=True)
 class Job:
-    """What a learner's process runs: imports, statements of the cells above, the answer's cell; and the function."""
+    """What a learner's process runs: imports, the learner's own definitions around the answer's cell, and that cell."""
 
     name: str
     answer: str
     imports: tuple[str, ...] = ()
     above: tuple[str, ...] = ()
+    below: tuple[str, ...] = ()
 
 
 class Ended(Exception):
@@ -84,6 +85,7 @@ class Session:
             "name": job.name,
             "imports": list(job.imports),
             "above": list(job.above),
+            "below": list(job.below),
             "answer": job.answer,
             "folder": self._folder,
             "forbidden": workers.forbidden,

@@ -31,6 +31,7 @@ from types import ModuleType
 from typing import Any, BinaryIO
 
 ANSWER = "<your answer>"
+WIDTH = 100  # characters of a source line that are quoted
 PRINTED = 4000  # characters of the latest output that are kept
 LINES = 8
 
@@ -89,14 +90,10 @@ class Child:
         return wire.unpack(wire.read(self.incoming), revive=self.callback)
 
     def start(self, job: dict[str, Any]) -> bytes:
-        """Shut the doors, then run the imports, the definitions of the cells above and the answer's cell."""
+        """Shut the doors, then run the imports, the learner's own definitions and, among them, the answer."""
         self.confine(job)
         space: dict[str, Any] = {"__name__": "__main__"}
-        for statement in [*job["imports"], *job["above"]]:
-            try:
-                exec(compile(statement, "<a cell above>", "exec"), space)
-            except BaseException:  # a cell above that fails costs the answer only what it would have defined
-                continue
+        self.define([*job["imports"], *job["above"]], space)
         source = job["answer"]
         linecache.cache[ANSWER] = (len(source), None, source.splitlines(True), ANSWER)
         try:
@@ -104,7 +101,16 @@ class Child:
         except BaseException as error:
             return self.raised(error)
         self.function = space.get(job["name"])
+        self.define(job["below"], space)
         return wire.pack(("ready",) if callable(self.function) else ("undefined",))
+
+    def define(self, statements: list[str], space: dict[str, Any]) -> None:
+        """Run statements of other cells; one that fails costs the answer only what it would have defined."""
+        for statement in statements:
+            try:
+                exec(compile(statement, "<another cell>", "exec"), space)
+            except BaseException:
+                continue
 
     def confine(self, job: dict[str, Any]) -> None:
         os.chdir(job["folder"])
@@ -119,7 +125,7 @@ class Child:
         vars(builtins).update(input=_no_input(job["words"]["input"]), exit=sys.exit, quit=sys.exit)
         sys.modules.pop("labkit", None)  # from here on the hook refuses it, in words
         confine.limit(job["memory"], job["seconds"])
-        confine.landlock(job["readable"], job["folder"])
+        confine.landlock(job["readable"], [job["folder"]])
         confine.audit(job["forbidden"], job["folder"], job["words"])
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
@@ -178,17 +184,23 @@ def _no_input(words: str) -> Callable[..., str]:
 def _own_lines(error: BaseException) -> list[str]:
     """The learner's part of a traceback."""
     if isinstance(error, SyntaxError) and error.filename == ANSWER:
-        return [f"line {error.lineno}:  {(error.text or '').strip()}"]
+        return [f"line {error.lineno}:  {_cut((error.text or '').strip())}"]
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == ANSWER]
     shown = own if len(own) <= 4 else [*own[:2], *own[-2:]]  # a runaway recursion repeats itself
-    lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line}" for frame in shown]
+    lines = [f"line {frame.lineno}, in {frame.name}:  {_cut(frame.line or '')}" for frame in shown]
     if len(own) > len(shown):
         lines.insert(2, f"… {len(own) - len(shown)} more calls …")
     return lines
 
 
+def _cut(line: str) -> str:
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
 def fork_server(control: socket.socket) -> None:
     """Serve the control socket until the grader hangs up."""
+    confine.adopt_orphans()
+    children: set[int] = set()
     stream = control.makefile("rb", buffering=0)
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, 1, 1)
@@ -201,12 +213,16 @@ def fork_server(control: socket.socket) -> None:
                 except Exception:  # not installed here; an answer that needs it says so itself
                     continue
         elif request == b"w":
-            _, status = os.waitpid(int.from_bytes(wire.exactly(stream, 8), "big"), 0)
+            ended = int.from_bytes(wire.exactly(stream, 8), "big")
+            _, status = os.waitpid(ended, 0)
+            children.discard(ended)
+            confine.end_children(children)  # what it left running came to this process
             control.sendall(status.to_bytes(8, "big"))
         else:
             child = os.fork()
             if child == 0:
                 _serve_and_end(descriptors[0])
+            children.add(child)
             os.close(descriptors[0])
             control.sendall(child.to_bytes(8, "big"))
 
