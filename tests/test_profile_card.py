@@ -16,9 +16,10 @@ from labkit.profile import DATASHEET, Ceilings, cost_card, datasheet_for, mbu, m
 from labkit.profile.card import decode_flops, kv_cache_bytes, prefill_flops
 from labkit.profile.card_text import amount
 from labkit.profile.datasheet import named
-from labkit.profile.formulas import attended_pairs, floor_seconds, kv_bytes
+from labkit.profile.formulas import attended_pairs, attention_flops, floor_seconds, kv_bytes
 
 FAMILIES = ["llama", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text", "phi3", "olmo2", "gpt2"]
+FAMILIES += ["gpt_neox", "opt"]
 PLAIN = Ceilings(bandwidth=1e9, flops=1e12, name="plain", source="test")
 
 
@@ -27,6 +28,7 @@ def tiny_config(kind: str, seed: int) -> transformers.PretrainedConfig:
     rng = random.Random(f"{kind}{seed}")
     kv_heads, head_dim = rng.randint(1, 3), rng.choice([8, 16])
     heads = kv_heads * rng.randint(1, 3)
+    kv_heads = heads if kind == "gpt_neox" else kv_heads  # it has no grouped queries
     common = {"vocab_size": rng.randint(50, 90), "tie_word_embeddings": rng.random() < 0.5, "use_cache": True}
     common |= {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": None}
     if kind == "gpt2":
@@ -34,13 +36,21 @@ def tiny_config(kind: str, seed: int) -> transformers.PretrainedConfig:
             kind, n_embd=heads * head_dim, n_head=heads, n_layer=rng.randint(1, 3), n_positions=96,
             n_inner=rng.choice([None, 40]), **common,
         )  # fmt: skip
+    if kind == "opt":
+        return AutoConfig.for_model(
+            kind, hidden_size=heads * head_dim, word_embed_proj_dim=heads * head_dim, num_attention_heads=heads,
+            num_hidden_layers=rng.randint(1, 3), ffn_dim=rng.randint(30, 60), max_position_embeddings=96,
+            enable_bias=rng.random() < 0.5, **{**common, "pad_token_id": 1},
+        )  # fmt: skip
     # Phi-3 and OLMo 2 take the head's width from the hidden one
-    hidden = heads * head_dim if kind in ("phi3", "olmo2", "qwen2") else heads * rng.choice([10, 12])
-    if kind in ("llama", "qwen3", "gemma2", "gemma3_text", "olmo2"):
+    hidden = (
+        heads * head_dim if kind in ("phi3", "olmo2", "qwen2", "gpt_neox") else heads * rng.choice([10, 12])
+    )
+    if kind in ("llama", "qwen3", "gemma2", "gemma3_text", "olmo2", "gpt_neox"):
         common["attention_bias"] = rng.random() < 0.5
     if kind == "llama":
         common["mlp_bias"] = rng.random() < 0.5
-    if kind not in ("phi3", "olmo2", "qwen2"):
+    if kind not in ("phi3", "olmo2", "qwen2", "gpt_neox"):
         common["head_dim"] = head_dim
     return AutoConfig.for_model(
         kind, hidden_size=hidden, intermediate_size=rng.randint(30, 60), num_hidden_layers=rng.randint(1, 3),
@@ -64,7 +74,7 @@ def test_parameters_are_counted_from_the_configuration_alone(kind, seed):
 
 
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "qwen3", "olmo2", "phi3"])
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "gpt2", "qwen3", "olmo2", "phi3", "opt"])
 def test_flops_are_those_that_torch_counts(kind, seed):
     config = tiny_config(kind, seed)
     model, shape, prompt, batch = build(config, attn_implementation="eager"), shape_of(config), 13, 2
@@ -76,14 +86,16 @@ def test_flops_are_those_that_torch_counts(kind, seed):
             model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1)
         return counter.get_total_flops() - rotary(config, tokens.shape[1])
 
-    assert counted(ids) == prefill_flops(shape, prompt, batch, causal=False)
+    # eager attention computes the full square; the card counts what the mask leaves of it
+    hidden = prompt * (prompt - 1) // 2
+    masked = batch * shape.layers * attention_flops(shape.heads, shape.head_dim, hidden)
+    assert counted(ids) == prefill_flops(shape, prompt, batch) + masked
     assert counted(ids[:, :1]) == decode_flops(shape, prompt + 1, batch)
-    assert prefill_flops(shape, prompt, batch) < prefill_flops(shape, prompt, batch, causal=False)
 
 
 def rotary(config, tokens):
     """The outer product of positions and frequencies, done once a forward as a matrix product: not the model's work."""
-    if config.model_type == "gpt2":
+    if config.model_type in ("gpt2", "opt"):
         return 0
     dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return 2 * (dim // 2) * tokens
@@ -114,7 +126,6 @@ def test_attended_pairs_are_the_ones_in_the_mask(new, past, window):
         if key <= query and (window is None or key > query - window)
     ]
     assert attended_pairs(new, past, window) == len(mask)
-    assert attended_pairs(new, past, causal=False) == new * (past + new)
 
 
 def test_sliding_layers_keep_and_attend_to_their_window_only():
@@ -182,6 +193,34 @@ def test_an_unknown_family_is_read_as_a_llama_and_says_so():
     config = AutoConfig.for_model("stablelm", hidden_size=64, num_attention_heads=4, num_hidden_layers=2)
     assert shape_of(config).assumed
     assert "read as a Llama" in str(cost_card(config, PLAIN))
+
+
+@pytest.mark.parametrize(("kind", "reason"), [
+    ("dbrx", "experts"), ("dots1", "experts"), ("mixtral", "experts"), ("aria_text", "experts"),
+    ("bamba", "recurrent"), ("recurrent_gemma", "recurrent"), ("lfm2", "recurrent"),
+    ("bert", "left to right"), ("t5", "encoder-decoder"), ("falcon", "attention code of its own"),
+    ("gpt_bigcode", "no single intermediate_size"), ("gemma3n_text", "no single intermediate_size"),
+    ("gemma4_text", "no single head_dim"),
+])  # fmt: skip
+def test_what_is_no_dense_decoder_is_refused_by_name(kind, reason):
+    with pytest.raises(LabkitError, match=kind) as caught:
+        shape_of(AutoConfig.for_model(kind))
+    assert reason in caught.value.what
+
+
+def test_an_unknown_family_of_another_build_is_refused():
+    sizes = {"hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": 2, "intermediate_size": 256}
+    config = AutoConfig.for_model("phi", vocab_size=99, pad_token_id=None, **sizes)  # its MLP has no gate
+    with torch.device("meta"):
+        real = sum(weight.numel() for weight in build(config).parameters())
+    with pytest.raises(LabkitError, match="phi is not built as a Llama") as caught:
+        shape_of(config)
+    assert f"{real:,}" in caught.value.what
+
+
+def test_opt_with_narrow_tables_is_refused():
+    with pytest.raises(LabkitError, match="another width"):
+        shape_of(AutoConfig.for_model("opt", hidden_size=1024, word_embed_proj_dim=512))
 
 
 def test_a_configuration_may_be_its_dictionary():

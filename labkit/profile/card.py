@@ -89,15 +89,13 @@ class CostCard:
         return render(self)
 
 
-def prefill_flops(shape: Shape, prompt: int, batch: int = 1, *, causal: bool = True) -> float:
+def prefill_flops(shape: Shape, prompt: int, batch: int = 1) -> float:
     """FLOPs to process `batch` prompts and give one row of logits each.
 
     2 · body parameters · tokens + 2 · head parameters · rows + attention over the attended pairs.
     """
     attention = sum(
-        formulas.attention_flops(
-            shape.heads, shape.head_dim, formulas.attended_pairs(prompt, 0, window, causal=causal)
-        )
+        formulas.attention_flops(shape.heads, shape.head_dim, formulas.attended_pairs(prompt, 0, window))
         for window in shape.windows
     )
     per_row = (

@@ -45,14 +45,12 @@ def kv_bytes(
     return 2 * layers * kv_heads * head_dim * tokens * batch * element
 
 
-def attended_pairs(new: int, past: int = 0, window: int | None = None, *, causal: bool = True) -> int:
-    """Query-key pairs when `new` tokens attend to `past` earlier ones and to themselves.
+def attended_pairs(new: int, past: int = 0, window: int | None = None) -> int:
+    """Query-key pairs when `new` tokens attend causally to `past` earlier ones and to themselves.
 
-    Causally, query i of `new` sees past + i keys (at most `window`); without the mask all see all, which is
-    what a kernel does that computes the full square.
+    Query i of `new` sees past + i keys, at most `window`. (A kernel that computes the full square and masks
+    it does more work than that.)
     """
-    if not causal:
-        return new * (past + new)
     if window is None or past + new <= window:
         return new * past + new * (new + 1) // 2
     growing = max(0, window - past)  # queries that still see everything before them

@@ -1,7 +1,7 @@
-"""A decoder's dimensions, read from its transformers configuration alone: nothing is built, nothing loaded.
+"""A decoder's dimensions, read from its transformers configuration: no weights are allocated or loaded.
 
-Parameter counts are exact for the families in `FAMILIES`; another family is read as a Llama and marked
-`assumed`, so that a card can say so.
+Parameter counts are exact for the families in `FAMILIES`. Another family is read as a Llama and marked
+`assumed`, so that a card can say so; where its architecture has another number of parameters, it is refused.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from huggingface_hub.errors import StrictDataclassError
+
 from labkit.errors import LabkitError
+from labkit.models.fill import skeleton, stored_bytes
+from labkit.models.refuse import refuse_config
+
+DENSE = "Give the configuration of a dense decoder-only attention model, such as Llama's."
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,9 @@ class Family:
     norms: int = 2  # of the residual width, in each layer
     norm_bias: bool = False  # LayerNorm has a bias, RMSNorm none
     qk_norm: str = ""  # "head": one weight a head dimension; "full": one a channel of q and of k
-    learned_positions: bool = False
+    learned_positions: int | None = (
+        None  # rows of its position table beyond the configured ones, if it has one
+    )
 
 
 FAMILIES: dict[str, Family] = {
@@ -39,7 +48,18 @@ FAMILIES: dict[str, Family] = {
     "phi3": Family(),
     "olmo2": Family(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="full"),
     "gpt2": Family(
-        gated=False, qkv_bias=True, out_bias=True, mlp_bias=True, norm_bias=True, learned_positions=True
+        gated=False, qkv_bias=True, out_bias=True, mlp_bias=True, norm_bias=True, learned_positions=0
+    ),
+    "gpt_neox": Family(
+        gated=False, qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias=True, norm_bias=True
+    ),
+    "opt": Family(
+        gated=False,
+        qkv_bias="enable_bias",
+        out_bias="enable_bias",
+        mlp_bias="enable_bias",
+        norm_bias=True,
+        learned_positions=2,
     ),
 }
 
@@ -105,32 +125,20 @@ def shape_of(config: Any) -> Shape:
     """Read a transformers configuration (or its dictionary) of a decoder-only attention model.
 
     Raises:
-        LabkitError: an entry that every decoder has is missing, or tokens are routed to experts.
+        LabkitError: another kind of model, named with the reason; or an entry that every decoder has is missing.
     """
     config = _text_config(config)
     kind = str(config.model_type)
-    if getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None):
-        raise LabkitError(
-            f"{kind} routes tokens to experts, so no single number is its cost per token.",
-            "Give the configuration of a dense decoder.",
-        )
-    try:
-        layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
-        vocab = config.vocab_size
-    except AttributeError as error:
-        raise LabkitError(
-            f"The configuration of {kind} has no {error.name}, so its cost cannot be computed.",
-            "Give the configuration of a decoder-only attention model.",
-        ) from None
+    _refuse(config, kind)
+    layers, hidden, heads = config.num_hidden_layers, config.hidden_size, config.num_attention_heads
     family = FAMILIES.get(kind, FAMILIES["llama"])
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     head_dim = getattr(config, "head_dim", None) or hidden // heads
-    intermediate = (
-        getattr(config, "intermediate_size", None) or getattr(config, "n_inner", None) or 4 * hidden
-    )
+    widths = (getattr(config, name, None) for name in ("intermediate_size", "n_inner", "ffn_dim"))
+    intermediate = next((width for width in widths if width), 4 * hidden)
     qk_norm = {"": 0, "head": 2 * head_dim, "full": (heads + kv_heads) * head_dim}[family.qk_norm]
     norm = hidden * (2 if family.norm_bias else 1)
-    return Shape(
+    shape = Shape(
         family=kind,
         layers=layers,
         hidden=hidden,
@@ -138,15 +146,68 @@ def shape_of(config: Any) -> Shape:
         kv_heads=kv_heads,
         head_dim=head_dim,
         intermediate=intermediate,
-        vocab=vocab,
+        vocab=config.vocab_size,
         tied=bool(getattr(config, "tie_word_embeddings", False)),
         gated=family.gated,
         biases=layers * _biases(family, config, hidden, (heads + 2 * kv_heads) * head_dim, intermediate),
         norms=layers * (family.norms * norm + qk_norm) + norm,
-        positions=config.max_position_embeddings if family.learned_positions else 0,
+        positions=(
+            0
+            if family.learned_positions is None
+            else config.max_position_embeddings + family.learned_positions
+        ),
         windows=_windows(config, layers),
         assumed=kind not in FAMILIES,
     )
+    if shape.assumed:
+        _check_assumed(shape, config)
+    return shape
+
+
+def _refuse(config: Any, kind: str) -> None:
+    """Refuse experts, layers that differ from each other, and entries that are missing."""
+    entries = config.to_dict()
+    blocks = [entries, *(block for block in entries.values() if isinstance(block, dict))]
+    if any(_of_experts(str(key)) and value for block in blocks for key, value in block.items()):
+        raise LabkitError(
+            f"{kind} routes tokens to experts, so no single number is its cost per token.", DENSE
+        )
+    needed = ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"]
+    if kind not in FAMILIES:
+        needed.append("intermediate_size")
+    for name in (*needed, "head_dim", "num_key_value_heads"):
+        try:
+            found = getattr(config, name, None)
+        except RuntimeError:  # how transformers says that it has a value for each layer
+            found = ()
+        if not isinstance(found, int) and (name in needed or found is not None):
+            raise LabkitError(
+                f"The configuration of {kind} has no single {name}, so its cost cannot be computed.", DENSE
+            )
+    # only some sizes of OPT have it: tables narrower than the layers, with a projection between them
+    if getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size:
+        raise LabkitError(f"This {kind} embeds tokens in another width than its layers have.", DENSE)
+
+
+def _of_experts(key: str) -> bool:
+    """Whether only a mixture of experts has a value under this entry."""
+    return key.endswith("experts") or key == "moe_intermediate_size"
+
+
+def _check_assumed(shape: Shape, config: Any) -> None:
+    """Refuse an unknown family whose number of parameters is not that of a Llama of these dimensions."""
+    try:
+        real = stored_bytes(skeleton(config, torch.float32)) // 4
+    except Exception as error:  # a model class may trip over its settings in any way
+        raise LabkitError(
+            f"No {shape.family} can be built from this configuration: {error}.", DENSE
+        ) from error
+    if abs(shape.parameters / real - 1) > 0.01:
+        raise LabkitError(
+            f"{shape.family} is not built as a Llama is: it has {real:,} parameters, and a Llama of its "
+            f"dimensions would have {shape.parameters:,}.",
+            DENSE,
+        )
 
 
 def _biases(family: Family, config: Any, hidden: int, qkv: int, intermediate: int) -> int:
@@ -165,18 +226,17 @@ def _text_config(config: Any) -> Any:
 
         try:
             config = AutoConfig.for_model(**config)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, StrictDataclassError) as error:
             raise LabkitError(
                 f"This dictionary is no model configuration: {error}", "Give the content of a config.json."
             ) from None
-    if hasattr(config, "get_text_config"):
-        config = config.get_text_config(decoder=True)
-    if not hasattr(config, "model_type"):
+    if not (hasattr(config, "model_type") and hasattr(config, "get_text_config")):
         raise LabkitError(
             f"A {type(config).__name__} is no model configuration.",
             "Give a transformers configuration, its dictionary, a model or an LM.",
         )
-    return config
+    refuse_config(config, getattr(config, "name_or_path", "") or "This")
+    return config.get_text_config(decoder=True)
 
 
 def _windows(config: Any, layers: int) -> tuple[int | None, ...]:
