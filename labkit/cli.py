@@ -147,7 +147,7 @@ def bench(
     from labkit import results
 
     figures = importlib.import_module(f"labkit.{name}.bench").run(model, device)
-    print(f"recorded: {results.record(name, figures, device=device)}")
+    print(f"recorded: {results.record(name, figures, device=device)}", file=sys.stderr)  # stdout ends in JSON
 
 
 def stop(error: LabkitError) -> NoReturn:

@@ -97,6 +97,11 @@ def duration(seconds: float) -> str:
     return "0 s" if seconds == 0 else f"{seconds / 1e-9:.3g} ns"
 
 
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: "1 run", "3 runs"."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def measure(
     fn: Callable[..., object],
     *,
@@ -113,7 +118,7 @@ def measure(
         device: what to wait for. None means the GPU if there is one.
         warmup: unrecorded calls first (compilers, allocators and caches settle in them).
         repeats: recorded calls.
-        inputs: argument tuples to take in turn; `rotation` of them leave none in the device's cache.
+        inputs: argument tuples to take in turn; with enough of them none is still in the device's cache.
         clock: seconds; replaced in tests.
 
     Raises:
@@ -139,7 +144,8 @@ def compare(
     """
     if repeats < 1 or warmup < 0 or not inputs or not fns:
         raise LabkitError(
-            f"Cannot time {len(fns)} functions, {repeats} repeats, {warmup} warm-ups, {len(inputs)} inputs.",
+            f"Cannot time {counted(len(fns), 'function')} with {counted(repeats, 'repeat')}, "
+            f"{counted(warmup, 'warm-up')} and {counted(len(inputs), 'input')}.",
             "Give at least one function, one repeat and one input, and no negative warm-up.",
         )
     for index in range(warmup):
@@ -156,18 +162,6 @@ def compare(
             synchronize(device)
             taken[name].append(clock() - start)
     return {name: Measurement(tuple(seconds)) for name, seconds in taken.items()}
-
-
-def rotation(bytes_each: int, cache_bytes: int) -> int:
-    """How many inputs of that size to rotate through, so that one comes round after the cache forgot it.
-
-    Twice the cache, since a cache need not forget the oldest first; at least 2.
-    """
-    if bytes_each < 1 or cache_bytes < 0:
-        raise LabkitError(
-            f"An input of {bytes_each} bytes cannot be rotated.", "Give a size of at least 1 byte."
-        )
-    return max(2, math.ceil(2 * cache_bytes / bytes_each) + 1)
 
 
 @dataclass(frozen=True)
@@ -214,9 +208,9 @@ class Latency:
         return self.stamps[-1] - self.sent
 
     @property
-    def tpot(self) -> float:
-        """Time per output token [s]: (E2E − TTFT)/(n − 1). With one token there is no pace: NaN."""
-        return (self.e2e - self.ttft) / (self.tokens - 1) if self.tokens > 1 else math.nan
+    def tpot(self) -> float | None:
+        """Time per output token [s]: (E2E − TTFT)/(n − 1). With one token there is no pace: None."""
+        return (self.e2e - self.ttft) / (self.tokens - 1) if self.tokens > 1 else None
 
     @property
     def itl(self) -> tuple[float, ...]:
@@ -228,7 +222,9 @@ class Latency:
 def total_latency(ttft: float, tpot: float, n: int) -> float:
     """The latency law [s]: TTFT + TPOT * (n − 1) for n ≥ 1 output tokens."""
     if n < 1:
-        raise LabkitError(f"A request of {n} tokens has no latency.", "Ask for at least one output token.")
+        raise LabkitError(
+            f"A request of {counted(n, 'token')} has no latency.", "Ask for at least one output token."
+        )
     return ttft + tpot * (n - 1)
 
 

@@ -24,7 +24,6 @@ class StandIn:
     name: str
     device: torch.device
     dtype: torch.dtype
-    eos_ids: tuple[int, ...] = ()
 
     @property
     def config(self) -> Any:

@@ -82,6 +82,17 @@ def test_a_remedy_follows_what_went_wrong(capsys: pytest.CaptureFixture[str]) ->
     assert capsys.readouterr().err == "labkit: The kettle [is] cold.\nHeat it.\n"
 
 
+def test_a_benchmark_ends_in_json_on_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    from labkit import results
+    from labkit.profile import bench
+
+    monkeypatch.setattr(bench, "run", lambda model, device: print('{"bench": "profile"}') or {})
+    monkeypatch.setattr(results, "record", lambda name, figures, device: Path("there.json"))
+    done = CliRunner().invoke(cli.app, ["bench", "profile"])
+    assert done.exit_code == 0 and "recorded: there.json" in done.stderr
+    assert done.stdout == '{"bench": "profile"}\n'
+
+
 def test_exit_codes_of_grade_and_build_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from labkit.course import build, grading
 
@@ -97,4 +108,4 @@ def test_exit_codes_of_grade_and_build_are_passed_on(monkeypatch: pytest.MonkeyP
         build, "build", lambda names, check, execute: seen.append((names, check, execute)) or 1
     )
     assert CliRunner().invoke(cli.app, ["build", "01", "--check"]).exit_code == 1
-    assert seen[-1] == (["01"], True, True)
+    assert seen[-1] == (["01"], True, None)

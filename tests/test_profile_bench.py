@@ -11,6 +11,7 @@ from profile_stand_in import tiny_lm
 from labkit import results
 from labkit.course.plots.profile import prediction_heat, prediction_lines, roofline, stage_bar, token_gaps
 from labkit.course.style import STAGE, TECHNIQUE, ink, styled
+from labkit.errors import LabkitError
 from labkit.profile import DATASHEET, Ceilings, bench, cache_bytes, ceilings, peaks, roofline_points
 from labkit.profile.budget import STAGES
 from labkit.profile.grid import measure_grid
@@ -31,6 +32,12 @@ def test_ceilings_are_positive_and_name_their_source(monkeypatch, dtype):
     found = ceilings("cpu", dtype)
     assert found.bandwidth > 0 and found.flops > 0 and math.isfinite(found.ridge)
     assert found.dtype == str(dtype).removeprefix("torch.") and "measured" in found.source
+
+
+@pytest.mark.parametrize("wrong", [{"device": "gpu"}, {"device": "cpu:3"}, {"dtype": torch.int8}])
+def test_ceilings_take_the_devices_and_dtypes_of_models(wrong):
+    with pytest.raises(LabkitError):
+        ceilings(**{"device": "cpu", **wrong})
 
 
 def test_the_read_does_not_fit_into_the_cache():

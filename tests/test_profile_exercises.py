@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from labkit import timing
 from labkit.course import exercises, texts
 from labkit.course.exercise import CheckFailed
 from labkit.course.exercises.profile.planted import FAULTS, planted_timeline
@@ -38,6 +39,14 @@ def test_every_failure_text_is_reached_and_filled_in(exercise):
 def test_core_path_fits_into_the_promised_minutes():
     assert sum(exercise.minutes for exercise in EXERCISES if exercise.level == "core") <= 25
     assert len(EXERCISES) >= 7
+
+
+def test_labkits_own_answers_are_what_labkit_computes():
+    own = {exercise.name: exercise.reference for exercise in EXERCISES}
+    assert own["tokens_within"](0.040, 0.005, 0.200) == timing.tokens_within(0.040, 0.005, 0.200) == 33
+    assert own["ttft_share"] is timing.ttft_share
+    terms = own["latency_terms"](1.0, [1.5])
+    assert terms == {"ttft": 0.5, "tpot": timing.Latency(1.0, (1.5,)).tpot, "itl": [], "e2e": 0.5}
 
 
 @pytest.mark.parametrize("fault", FAULTS)

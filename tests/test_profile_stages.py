@@ -73,6 +73,15 @@ def test_a_latency_report_adds_up(lm):
     assert "TTFT" in str(report) and "(n − 1)" in str(report)
 
 
+def test_one_of_a_kind_is_singular(lm):
+    report = str(latency_report(lm, "x", 1, repeats=1))
+    assert "1 prompt token, 1 new, 1 run\n" in report
+    assert "TPOT" not in report and "TTFT" in report  # one token has no pace
+    assert "1 prompt token, 1 new, median of 1 run\n" in str(stage_report(lm, "x", 1, repeats=1))
+    with pytest.raises(LabkitError, match="512 positions, too few for 1 prompt token and 512 new"):
+        generate(lm, "x", 512)
+
+
 def test_stages_and_remainder_are_the_end_to_end_time(lm):
     report = stage_report(lm, PROMPT, 6, repeats=3, now=ticking())
     assert tuple(report.stages) == STAGES

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from labkit.errors import LabkitError
+
 
 @dataclass
 class LM:
@@ -44,16 +46,6 @@ class LM:
         return str(self.tokenizer.decode(flat, skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @property
-    def eos_ids(self) -> tuple[int, ...]:
-        """Tokens that end a text: by the generation settings, else the configuration, else the tokenizer."""
-        sources = (self.model.generation_config, self.config, self.tokenizer)
-        for source in sources:
-            found = getattr(source, "eos_token_id", None)
-            if found is not None:
-                return tuple(found) if isinstance(found, list | tuple) else (int(found),)
-        return ()
-
-    @property
     def weight_bytes(self) -> int:
         """Bytes that the weights really take: tied weights and views of one storage count once."""
         storages = {
@@ -61,3 +53,19 @@ class LM:
             for tensor in self.model.state_dict().values()
         }
         return sum(storages.values())
+
+
+def check_positions(lm: LM, tokens: int, what: str) -> None:
+    """Refuse more tokens than the model has positions for.
+
+    Args:
+        what: the tokens in words, such as "a context of 4096".
+
+    Raises:
+        LabkitError: too many.
+    """
+    limit = getattr(lm.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    if limit and tokens > limit:
+        raise LabkitError(
+            f"{lm.name} has {limit} positions, too few for {what}.", f"Use {limit} tokens or fewer in all."
+        )

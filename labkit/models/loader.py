@@ -45,6 +45,10 @@ def load(
         LabkitError: unknown name, no network, too little memory, pickled weights, an architecture that
             labkit does not take; each says what would work.
     """
+    if not isinstance(name, str | None):
+        raise LabkitError(
+            f"{name!r} is not the name of a model.", 'Give text, such as "labcoder" or str(folder).'
+        )
     name = name or os.environ.get("LABKIT_MODEL") or "auto"
     where = resolve_device(device)
     stored = resolve_dtype(dtype, where)
@@ -148,7 +152,7 @@ def _from_folder(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if absent:
         raise LabkitError(
-            f"{name} lacks {len(absent)} weights of its architecture, such as {absent[0]}.",
+            f"{name} lacks {len(absent)} of its architecture's weights, such as {absent[0]}.",
             "The checkpoint is incomplete or of another shape than its config.json; fetch it again.",
         )
     checked: PreTrainedModel = model.eval()

@@ -24,7 +24,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         found = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise LabkitError(f"There is no device {device!r}.", 'Use "cpu" or "cuda".') from error
     if found.type not in ("cpu", "cuda"):
         raise LabkitError(f"labkit does not run on {found.type}.", 'Use "cpu" or "cuda".')
@@ -35,7 +35,7 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
         else:
             remedy = f"Use cuda:0 to cuda:{count - 1}."
         raise LabkitError(
-            f"Device {device} was asked for, and there are {count} {found.type.upper()} devices here.", remedy
+            f"Device {device} was asked for; number of {found.type.upper()} devices here: {count}.", remedy
         )
     if found.type == "cuda" and found.index is None:
         return torch.device("cuda", torch.cuda.current_device())

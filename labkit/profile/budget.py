@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from labkit.timing import Measurement, duration
+from labkit.timing import Measurement, counted, duration
 
 STAGES = ("preprocessing", "compile", "prefill", "decode", "sampling", "postprocessing")
 
@@ -83,8 +83,8 @@ class StageReport:
     def __str__(self) -> str:
         blamed = {**self.unsynchronised, "remainder": None}
         lines = [
-            f"{self.model} on {self.device}: {self.prompt_tokens} prompt tokens, {self.new_tokens} new, "
-            f"median of {len(self.runs)} runs",
+            f"{self.model} on {self.device}: {counted(self.prompt_tokens, 'prompt token')}, "
+            f"{self.new_tokens} new, median of {counted(len(self.runs), 'run')}",
             f"  {'stage':<15} {'time':>9} {'share':>7}   without waiting at borders",
         ]
         for name, seconds in {**self.stages, "remainder": self.remainder}.items():

@@ -89,7 +89,7 @@ def cell(lm: LM, ceilings: Ceilings, prompt: int, output: int, runs: Sequence[La
         prompt=prompt,
         output=output,
         ttft=percentile([one.ttft for one in cut], 50),
-        tpot=percentile([one.tpot for one in cut], 50),
+        tpot=percentile([one.tpot for one in cut if one.tpot is not None], 50),
         e2e=percentile([one.e2e for one in cut], 50),
         floor_ttft=card.ttft_floor,
         floor_tpot=card.tpot_floor,

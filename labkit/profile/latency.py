@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from labkit.errors import LabkitError
 from labkit.profile.loop import Prompt, generate
 from labkit.profile.streaming import silent_tokens
-from labkit.timing import Clock, Latency, Measurement, duration, percentile
+from labkit.timing import Clock, Latency, Measurement, counted, duration, percentile
 
 if TYPE_CHECKING:
     from labkit.models import LM
@@ -39,7 +38,7 @@ class LatencyReport:
         Raises:
             LabkitError: no run has two tokens with text, so there is no pace.
         """
-        paces = tuple(run.tpot for run in self.runs if not math.isnan(run.tpot))
+        paces = tuple(run.tpot for run in self.runs if run.tpot is not None)
         if not paces:
             raise LabkitError(
                 "With a single token there is no time per output token.", "Generate at least two."
@@ -69,10 +68,11 @@ class LatencyReport:
     def __str__(self) -> str:
         run, gaps = self.typical, self.itl
         lines = [
-            f"{self.model}: {self.prompt_tokens} prompt tokens, {self.new_tokens} new, {len(self.runs)} runs",
+            f"{self.model}: {counted(self.prompt_tokens, 'prompt token')}, {self.new_tokens} new, "
+            f"{counted(len(self.runs), 'run')}",
             f"  TTFT  {self.ttft}   sent → first token with text",
         ]
-        if gaps:
+        if run.tpot is not None:
             lines += [
                 f"  TPOT  {self.tpot}   (E2E − TTFT) ÷ (n − 1)",
                 f"  ITL   p50 {duration(percentile(gaps, 50))}, p99 {duration(percentile(gaps, 99))}, "

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from labkit.errors import LabkitError
-from labkit.timing import Clock, Latency
+from labkit.models.lm import check_positions
+from labkit.timing import Clock, Latency, counted
 
 if TYPE_CHECKING:
     from labkit.models import LM
@@ -56,13 +57,8 @@ def check_length(lm: LM, prompt_tokens: int, new_tokens: int) -> None:
     """
     if new_tokens < 1:
         raise LabkitError(f"{new_tokens} new tokens were asked for.", "Ask for at least one.")
-    text = lm.config.get_text_config(decoder=True)
-    limit = getattr(text, "max_position_embeddings", None)
-    if limit and prompt_tokens + new_tokens > limit:
-        raise LabkitError(
-            f"{prompt_tokens} prompt tokens and {new_tokens} new ones exceed {lm.name}'s {limit} positions.",
-            "Shorten the prompt or ask for fewer tokens.",
-        )
+    what = f"{counted(prompt_tokens, 'prompt token')} and {new_tokens} new"
+    check_positions(lm, prompt_tokens + new_tokens, what)
 
 
 def plain_forward(lm: LM) -> Forward:

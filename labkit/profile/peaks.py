@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from labkit.errors import LabkitError
+from labkit.models.place import resolve_device, resolve_dtype
 from labkit.profile.datasheet import Ceilings
 from labkit.profile.formulas import dtype_name
 from labkit.results import device_name
@@ -24,22 +25,6 @@ from labkit.timing import measure
 _LEAST_SECONDS = {"cuda": 0.02, "cpu": 0.03}  # a timed call this long drowns the clock's own cost
 _MATRICES = {"cuda": (4096, 8192, 16384), "cpu": (512, 1024, 2048, 4096)}
 _REPEATS = 7
-
-
-def resolve_device(device: torch.device | str | None = None) -> torch.device:
-    """The device asked for, or the GPU if there is one, or the CPU.
-
-    Raises:
-        LabkitError: a GPU was asked for and there is none.
-    """
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    chosen = torch.device(device)
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise LabkitError(
-            "This machine has no usable CUDA device.", "Use device='cpu', or see `labkit doctor`."
-        )
-    return chosen
 
 
 def cache_bytes(device: torch.device | str | None = None) -> int:
@@ -64,14 +49,13 @@ def ceilings(device: torch.device | str | None = None, dtype: torch.dtype | None
 
     Args:
         device: the GPU if there is one when None.
-        dtype: of the matrices, and of what is read; bfloat16 on a GPU that has it, else float16 there, and
-            float32 on a CPU when None.
+        dtype: of the matrices, and of what is read; what `labkit.load` stores weights in when None.
 
     Raises:
         LabkitError: no such device, or no matrix product of that dtype on it.
     """
     device = resolve_device(device)
-    dtype = dtype or default_dtype(device)
+    dtype = resolve_dtype(dtype, device)
     return Ceilings(
         bandwidth=read_bandwidth(device, dtype),
         flops=matmul_flops(device, dtype),
@@ -81,24 +65,17 @@ def ceilings(device: torch.device | str | None = None, dtype: torch.dtype | None
     )
 
 
-def default_dtype(device: torch.device) -> torch.dtype:
-    """What a model runs in here: bfloat16 on GPUs with such units, float16 on older ones, float32 on a CPU."""
-    if device.type != "cuda":
-        return torch.float32
-    return torch.bfloat16 if torch.cuda.get_device_capability(device) >= (8, 0) else torch.float16
-
-
 def read_bandwidth(device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> float:
     """Bytes per second of reading a random array larger than the cache, once each call."""
     device = resolve_device(device)
-    dtype = dtype or default_dtype(device)
+    dtype = resolve_dtype(dtype, device)
     size = _read_size(device)
     width = 16384
     rows = size // (width * dtype.itemsize)
     matrix = _random((rows, width), device, dtype)
     vector = _random((width,), device, dtype)
-    # a float32 view is read by a reduction that never converts; the bits of random numbers of another
-    # dtype are still bits to be fetched, whatever they spell
+    # the same bytes as integers are read by a reduction that never converts; whatever numbers they spell,
+    # they have to be fetched
     flat = matrix.view(torch.int32).view(-1)
     readers: dict[str, Callable[[], object]] = {
         "matrix times vector": lambda: torch.mv(matrix, vector),
@@ -112,7 +89,7 @@ def read_bandwidth(device: torch.device | str | None = None, dtype: torch.dtype 
 def matmul_flops(device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> float:
     """FLOPs per second of square products of random matrices, at the size where they are fastest."""
     device = resolve_device(device)
-    dtype = dtype or default_dtype(device)
+    dtype = resolve_dtype(dtype, device)
     best = 0.0
     for n in _MATRICES.get(device.type, _MATRICES["cpu"]):
         a, b = _random((n, n), device, dtype), _random((n, n), device, dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from labkit.profile.loop import generate
@@ -47,7 +48,7 @@ def fitting(plan: Plan, lm: LM, ids: torch.Tensor) -> Plan:
     probed = ids[:, : min(_PROBED, max(plan.prompts))]
     generate(lm, probed, 2)
     probe = generate(lm, probed, 6).latency
-    return within_budget(plan, probe.ttft / probed.shape[1], probe.tpot)
+    return within_budget(plan, probe.ttft / probed.shape[1], fmean(probe.itl))
 
 
 def within_budget(plan: Plan, prefill_each: float, decode_each: float) -> Plan:

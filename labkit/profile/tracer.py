@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 from labkit.errors import LabkitError
+from labkit.models.place import resolve_device
 from labkit.profile import timeline as tl
-from labkit.profile.peaks import resolve_device
 from labkit.timing import measure, synchronize
 
 

@@ -28,11 +28,6 @@ class Interval:
     low: float
     high: float
 
-    @property
-    def is_clear(self) -> bool:
-        """Whether the whole interval lies on one side of zero."""
-        return self.low > 0 or self.high < 0
-
     def __str__(self) -> str:
         return f"{self.mean:+.4f} [{self.low:+.4f}, {self.high:+.4f}]"
 

@@ -8,7 +8,8 @@ import torch
 
 from labkit.errors import LabkitError
 from labkit.models import LM
-from labkit.quality.scoring import CONTEXT, STRIDE, check_positions, tokenize, window_logits, windows
+from labkit.models.lm import check_positions
+from labkit.quality.scoring import CONTEXT, STRIDE, tokenize, window_logits, windows
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,8 @@ def compare(
             f"{reference.name} and {candidate.name} cut the text into different tokens.",
             "Compare models that share a tokenizer, or use bits per byte.",
         )
-    check_positions(reference, context)
-    check_positions(candidate, context)
+    for lm in (reference, candidate):
+        check_positions(lm, context, f"a context of {context}")
     kl, agrees, index = [], [], []
     for number, window in enumerate(windows(len(ids), context, stride)):
         pairs = zip(window_logits(reference, ids, window), window_logits(candidate, ids, window), strict=True)
@@ -86,7 +87,11 @@ def top1_agreement(
 
 
 def _compare_rows(ours: torch.Tensor, theirs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """KL and agreement of logits [m, vocabulary] each, on the CPU in fp64."""
+    """KL and agreement of logits [m, vocabulary] each.
+
+    Computed in fp32, where a token's KL is off by some 1e-6 nats and may come out just below zero; fp64 would
+    double the largest tensors here. Returned on the CPU in fp64, for sums over long texts.
+    """
     if ours.shape != theirs.shape:
         raise LabkitError(
             f"The models have vocabularies of {ours.shape[-1]} and {theirs.shape[-1]} tokens.",

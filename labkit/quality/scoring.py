@@ -18,6 +18,7 @@ from transformers import DynamicCache
 
 from labkit.errors import LabkitError
 from labkit.models import LM
+from labkit.models.lm import check_positions
 
 CONTEXT = 1024
 STRIDE = 512
@@ -110,7 +111,7 @@ def score(lm: LM, text: str, *, context: int = CONTEXT, stride: int = STRIDE) ->
     """
     ids, sizes = tokenize(lm, text)
     plan = windows(len(ids), context, stride)
-    check_positions(lm, context)
+    check_positions(lm, context, f"a context of {context}")
     nats = []
     for window in plan:
         target = ids[window.first : window.end + 1]
@@ -164,16 +165,6 @@ def tokenize(lm: LM, text: str) -> tuple[torch.Tensor, torch.Tensor]:
     if start is not None:
         ids, sizes = [start, *ids], [0, *sizes]
     return torch.tensor(ids, dtype=torch.long), torch.tensor(sizes, dtype=torch.long)
-
-
-def check_positions(lm: LM, context: int) -> None:
-    """Refuse windows longer than the model has positions for."""
-    limit = getattr(lm.config, "max_position_embeddings", None)
-    if limit is not None and context > limit:
-        raise LabkitError(
-            f"{lm.name} has {limit} positions, fewer than a context of {context}.",
-            f"Use context={limit} or less.",
-        )
 
 
 def window_logits(lm: LM, ids: torch.Tensor, window: Window) -> Iterator[torch.Tensor]:

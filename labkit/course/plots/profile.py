@@ -69,20 +69,20 @@ def token_gaps(latency: Latency, *, marks: Mapping[str, float] | None = None) ->
         marks: name → seconds, drawn as horizontal lines ("noticed": 0.2).
     """
     drawn, axes = figure(7.5, 3.4)
-    gaps = latency.itl
+    gaps, tpot = latency.itl, latency.tpot
     scale, unit = time_scale(max((latency.ttft, *gaps)))
     axes.bar([1], [latency.ttft / scale], color=STAGE["prefill"], width=0.8, label="TTFT")
     indices = list(range(2, len(gaps) + 2))
     axes.bar(indices, [gap / scale for gap in gaps], color=STAGE["decode"], width=0.8, label="ITL")
-    if gaps:
-        axes.axhline(latency.tpot / scale, label=f"TPOT {duration(latency.tpot)}", **PREDICTED)
+    if tpot is not None:
+        axes.axhline(tpot / scale, label=f"TPOT {duration(tpot)}", **PREDICTED)
     for name, seconds in (marks or {}).items():
         axes.axhline(seconds / scale, **FLOOR)
         axes.annotate(
             name, (1, seconds / scale), xytext=(0, 3), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", fontsize=9,
         )  # fmt: skip
-    if gaps and latency.ttft > 12 * latency.tpot:  # else the gaps would be a line of dust beside TTFT
+    if tpot is not None and latency.ttft > 12 * tpot:  # else the gaps would be a line of dust beside TTFT
         axes.set_yscale("log")
         axes.set_ylim(bottom=min(gaps) / scale / 2)
     axes.set_xlim(0, len(gaps) + 2)

@@ -20,12 +20,15 @@ def step_cost(shape: Mapping[str, int], new: int, past: int) -> tuple[int, int]:
 
 def roofline(flops: float, nbytes: float, peak_tflops: float, bandwidth_gbs: float) -> dict[str, Any]:
     """Intensity, ridge, floor and what binds (labkit's own answer)."""
-    compute, memory = flops / (peak_tflops * 1e12), nbytes / (bandwidth_gbs * 1e9)
+    from labkit.profile import formulas  # brings torch, which the command line does not wait for
+
+    peak, bandwidth = peak_tflops * 1e12, bandwidth_gbs * 1e9
+    intensity, ridge = formulas.intensity(flops, nbytes), formulas.ridge(peak, bandwidth)
     return {
-        "intensity": flops / nbytes,
-        "ridge": peak_tflops * 1e12 / (bandwidth_gbs * 1e9),
-        "floor_ms": 1e3 * max(compute, memory),
-        "bound": "memory" if memory > compute else "compute",
+        "intensity": intensity,
+        "ridge": ridge,
+        "floor_ms": 1e3 * formulas.floor_seconds(flops, nbytes, peak, bandwidth),
+        "bound": "memory" if intensity < ridge else "compute",
     }
 
 

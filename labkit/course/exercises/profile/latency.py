@@ -6,25 +6,15 @@ from typing import Any
 
 from labkit.course.exercise import Exercise, expect
 from labkit.course.exercises.profile.values import close, entries, judge, number
+from labkit.timing import Latency, tokens_within, ttft_share
 
 NAMES = ("ttft", "tpot", "itl", "e2e")
 
 
 def latency_terms(sent: float, stamps: Sequence[float]) -> dict[str, Any]:
     """TTFT, TPOT, every ITL and E2E of one request, in seconds (labkit's own answer)."""
-    itl = [later - earlier for earlier, later in zip(stamps, stamps[1:], strict=False)]
-    tpot = (stamps[-1] - stamps[0]) / len(itl) if itl else None
-    return {"ttft": stamps[0] - sent, "tpot": tpot, "itl": itl, "e2e": stamps[-1] - sent}
-
-
-def ttft_share(ttft: float, tpot: float, tokens: int) -> float:
-    """Share of the whole latency that is the wait for the first token (labkit's own answer)."""
-    return ttft / (ttft + tpot * (tokens - 1))
-
-
-def tokens_within(ttft: float, tpot: float, budget: float) -> int:
-    """How many tokens have arrived `budget` seconds after the request was sent (labkit's own answer)."""
-    return 0 if budget < ttft else 1 + int((budget - ttft) // tpot)
+    found = Latency(sent, tuple(stamps))
+    return {"ttft": found.ttft, "tpot": found.tpot, "itl": list(found.itl), "e2e": found.e2e}
 
 
 def _check_terms(fn: Callable, rng: random.Random) -> None:

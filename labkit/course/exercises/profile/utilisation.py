@@ -16,9 +16,11 @@ def mbu(
     bandwidth_gbs: float,
 ) -> float:
     """Model bandwidth utilisation of one decode step, a fraction (labkit's own answer)."""
+    from labkit.profile import formulas  # brings torch, which the command line does not wait for
+
     weights = {address: values * width for address, values, width in tensors}
-    read = sum(weights.values()) + kv_bytes_per_token * sum(lengths)
-    return read / (step_ms / 1e3) / (bandwidth_gbs * 1e9)
+    cached = kv_bytes_per_token * sum(lengths)
+    return formulas.mbu(sum(weights.values()), cached, step_ms / 1e3, bandwidth_gbs * 1e9)
 
 
 def _check_mbu(fn: Callable, rng: random.Random) -> None:
