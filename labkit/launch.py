@@ -62,6 +62,8 @@ def lab(*, browser: bool = True, port: int = 8888) -> int:
 
 def settings(browser: bool, port: int) -> list[str]:
     """Jupyter's own options for a quiet server that only this machine can reach."""
+    import zmq
+
     root, page = place()
     unloaded = {f"nbgrader.server_extensions.{part}": False for part in TEACHERS_PARTS}
     options = [
@@ -76,6 +78,8 @@ def settings(browser: bool, port: int) -> list[str]:
         "--LabApp.log_level=WARN",
         f"--LabApp.default_url=/lab/tree/{quote(page)}",
     ]
+    if zmq.has("curve"):  # else every kernel warns that it talks in plain text
+        options.append("--KernelManager.transport_encryption=auto")
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         print("Running as root, as containers do; only this machine can reach the server.", file=sys.stderr)
         options.append("--ServerApp.allow_root=True")

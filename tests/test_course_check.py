@@ -3,6 +3,9 @@
 import functools
 import random
 import re
+import signal
+import threading
+import time
 
 import pytest
 
@@ -10,6 +13,7 @@ from labkit import paths
 from labkit.course import checks, exercises, progress, store
 from labkit.course.checks import check
 from labkit.course.exercise import CheckFailed, Exercise, NotAttempted, Wrong, expect
+from labkit.course.limit import TooLong, time_limit
 from labkit.course.scope import missing_when_graded
 from labkit.course.verify import guarded, verify
 from labkit.errors import LabkitError
@@ -123,6 +127,68 @@ def test_an_interrupt_is_explained_and_stays_an_interrupt(home):
         check.mean_gap(interrupted)
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no alarm signal")
+def test_what_does_not_come_back_is_stopped(home, capsys, monkeypatch):
+    monkeypatch.setattr(checks, "LIMIT", 0.2)
+
+    def endless(stamps):
+        while True:
+            try:
+                stamps = [stamp + 1 for stamp in stamps]
+            except Exception:
+                pass
+
+    handler = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(CheckFailed, match=r"did not come back within 0\.2 s") as failed:
+        check.mean_gap(endless)
+    assert "never ends" in str(failed.value) and "seed=" in str(failed.value)
+    assert store.read()["exercises"]["mean_gap"]["tries"] == 1
+    assert check.use("mean_gap", endless) is exercises.find("mean_gap").reference
+    check.mean_gap(right)
+    assert signal.getsignal(signal.SIGALRM) is handler
+    assert signal.setitimer(signal.ITIMER_REAL, 0)[0] == 0, "an alarm is left"
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="no alarm signal")
+def test_an_alarm_that_was_set_before_still_rings():
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda *_: rung.append(True))
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.05)
+        with pytest.raises(TooLong), time_limit(0.1):
+            while True:
+                pass
+        time.sleep(0.1)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert rung
+
+
+def test_where_nothing_can_be_stopped_the_check_runs_and_a_hint_says_what_to_press(home, capsys, monkeypatch):
+    monkeypatch.setattr(checks, "can_limit", lambda: False)
+    check.hint("mean_gap")
+    assert "press ■" in capsys.readouterr().out
+    others = []
+    thread = threading.Thread(target=lambda: others.append(check.mean_gap(right)))
+    thread.start()
+    thread.join()
+    assert others == [None]
+
+
+def test_not_attempted_is_neutral_and_a_failure_is_plain(home):
+    lines = NotAttempted("a\nlonger")._render_traceback_()
+    plain = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
+    assert plain == ["a     ", "longer"] and all(line.startswith("\x1b[") for line in lines)
+
+
+def test_callables_are_called_by_their_names(home):
+    def stumbles(call):
+        return 1 / 0
+
+    with pytest.raises(CheckFailed, match=r"Called with \(call\)"):
+        check.twice(stumbles)
+
+
 def test_labkits_own_function_is_refused(home):
     reference = exercises.find("mean_gap").reference
 
@@ -131,7 +197,7 @@ def test_labkits_own_function_is_refused(home):
         return reference(stamps)
 
     for answer in (reference, wrapped):
-        with pytest.raises(CheckFailed, match="labkit's own"):
+        with pytest.raises(CheckFailed, match="labkit's own(?s:.)*Run your own cell above again"):
             check.mean_gap(answer)
 
 
@@ -289,6 +355,10 @@ def test_a_pass_is_remembered_and_a_later_failure_does_not_undo_it(home):
     assert part.points == (2, 6) and part.count("core") == (1, 2) and part.count("extra") == (0, 1)
     line = next(line for line in part.lines if line.exercise.name == "mean_gap")
     assert line.passed and line.tries == 2
+    assert part.minutes("core") == sum(
+        one.exercise.minutes for one in part.lines if one.exercise.level == "core"
+    )
+    assert f"Core takes {part.minutes('core')} min" in str(progress.report(["90_demo"]))
     assert "✓ mean_gap" in str(progress.report(["90_demo"]))
 
 

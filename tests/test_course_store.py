@@ -114,6 +114,22 @@ def test_predictions_are_kept_compared_and_may_stay_blank(home, capsys):
     assert "within 20 %" in capsys.readouterr().out
 
 
+def test_shares_are_compared_in_points_and_several_in_one_table(home, capsys):
+    predict("share", 60, "%")
+    for measured, verdict in (
+        (99.4, "39 points too low"),
+        (20, "40 points too high"),
+        (61, "within 2 points"),
+    ):
+        predict.compare("share", measured, "%")
+        assert verdict in capsys.readouterr().out
+    predict("first", 100, "ms")
+    predict.compare({"first": 250.0, "next": 4.5}, "ms")
+    said = capsys.readouterr().out
+    assert "2.5× too low" in said and "4.5 ms" in said and "no guess" in said
+    assert said.count("quantity") == 1, "one table has one headline"
+
+
 def test_a_prediction_in_another_unit_is_converted_or_refused(home, capsys):
     predict("ttft", 0.2, "s")
     predict.compare("ttft", 400.0, "ms")

@@ -51,6 +51,11 @@ def test_moving_a_slider_replaces_the_one_picture_and_draws_each_point_once(show
     assert sorted(calls) == sorted(itertools.product([1, 16, 256], [1, 2, 4]))
 
 
+def test_sliders_are_named_with_their_unit(shown):
+    widgets.explore(lambda prompt, any_other: Figure(), "a plot", prompt=[1, 2], any_other=[3])
+    assert [slider.description for slider in shown[0][1].children] == ["prompt (tokens)", "any other"]
+
+
 def test_without_ipywidgets_the_picture_stays(shown, monkeypatch):
     real = builtins.__import__
 

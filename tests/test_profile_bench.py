@@ -148,6 +148,18 @@ PICTURES = {
 }
 
 
+def test_a_logarithmic_axis_says_so_and_its_ticks_are_plain():
+    axes = token_gaps(Latency(0.0, (0.4, 0.41, 0.42, 0.45))).axes[0]
+    assert axes.get_yscale() == "log" and "logarithmic" in axes.get_ylabel()
+    assert [axes.yaxis.get_major_formatter()(value) for value in (10, 100)] == ["10", "100"]
+    assert "logarithmic" not in token_gaps(Latency(0.0, (0.4, 0.7, 1.0))).axes[0].get_ylabel()
+
+
+def test_the_other_prompts_are_in_the_legend_once():
+    legend = prediction_lines(CELLS, 256, 16).axes[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()].count("other prompts") == 1
+
+
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_picture_is_drawn_with_units_on_its_axes(name):
     import matplotlib

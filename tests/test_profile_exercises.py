@@ -38,6 +38,11 @@ def test_every_failure_text_is_reached_and_filled_in(exercise):
 
 def test_core_path_fits_into_the_promised_minutes():
     assert sum(exercise.minutes for exercise in EXERCISES if exercise.level == "core") <= 25
+    assert {exercise.name for exercise in EXERCISES if exercise.level == "extra"} == {
+        "find_bottleneck",
+        "stage_budget",
+        "idle_share",
+    }
     assert len(EXERCISES) >= 7
 
 

@@ -9,6 +9,7 @@ from profile_stand_in import tiny_lm
 
 from labkit.errors import LabkitError
 from labkit.profile import STAGES, Sampler, decode_steps, generate, latency_report, stage_report, stages
+from labkit.profile.budget import StageReport, StageRun
 from labkit.profile.stages import StageClock
 from labkit.timing import total_latency
 
@@ -92,6 +93,28 @@ def test_stages_and_remainder_are_the_end_to_end_time(lm):
     assert all(seconds > 0 for stage, seconds in report.stages.items() if stage != "compile")
     assert len(report.runs) == len(report.unsynchronised_runs) == 3
     assert report.text == lm.decode(list(generate(lm, PROMPT, 6).ids))
+
+
+def totals(*seconds):
+    none = dict.fromkeys(STAGES, 0.0)
+    return tuple(StageRun({**none, "decode": total - 0.1}, total) for total in seconds)
+
+
+@pytest.mark.parametrize(
+    ("waiting", "not_waiting", "said"),
+    [
+        ((3.0, 3.01), (2.0, 2.01), "middle of 2 runs"),
+        ((3.0, 3.02, 3.01), (2.0, 2.01, 2.02), "median of 3 runs"),
+        ((3.0, 4.5), (2.9, 2.0), "less than the noise"),  # 1 s apart, and two runs further than that
+        ((2.0, 2.01), (3.0, 3.01), "less than the noise"),
+    ],
+)
+def test_the_cost_of_waiting_is_that_of_the_shown_runs(waiting, not_waiting, said):
+    report = StageReport("m", "cpu", 1, 1, "", None, None, totals(*waiting), totals(*not_waiting))
+    shown = sum(report.unsynchronised.values()) + 0.1  # the remainder of these runs
+    assert report.sync_cost == pytest.approx(report.e2e - shown)
+    assert said in str(report)
+    assert ("less than the noise" in str(report)) == (report.sync_cost <= report.noise)
 
 
 class Device:

@@ -85,9 +85,9 @@ def test_without_a_record_there_is_no_empty_column():
 
 def test_claims_are_computed():
     table = claims(baseline(), record(untraced=None))
-    assert [row[1] for row in table.rows][0] == table.rows[0][2] == "20.5 / 5.9 / 1.5 %"
-    assert [str(cell) for cell in table.rows[1][2:]] == ["135 ms", "410 ms"]
-    assert table.rows[2][2] == table.rows[2][3] == "1 / 0 / 90 / 6 / 2 %"
+    assert [row[1] for row in table.rows][0] == table.rows[0][2] == "20.5 / 5.9 / 1.5\N{NO-BREAK SPACE}%"
+    assert [str(cell) for cell in table.rows[1][2:]] == ["135 ms (here)", "410 ms (labcoder@7b)"]
+    assert table.rows[2][2] == table.rows[2][3] == "1 / 0 / 90 / 6 / 2\N{NO-BREAK SPACE}%"
     assert [str(cell) for cell in table.rows[4][2:]] == ["50%", "90%"]
 
 

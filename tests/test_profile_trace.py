@@ -202,6 +202,8 @@ def test_without_cuda_ranges_are_silent_and_a_gpu_is_refused():
 
 
 def test_the_nsys_line_is_one_command():
-    words = shlex.split(nsys_command("python train.py --a 'b c'", output="my run"))
+    command = nsys_command("python train.py --a 'b c'", output="my run")
+    assert max(map(len, command.splitlines())) < 70 and command.count(" \\\n") == command.count("\n") == 4
+    words = shlex.split(command.replace("\\\n", ""))
     assert words[:2] == ["nsys", "profile"] and words[-4:] == ["python", "train.py", "--a", "b c"]
     assert "--output=my run" in words and any(word.startswith("--trace=cuda,nvtx") for word in words)

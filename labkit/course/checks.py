@@ -13,12 +13,14 @@ from typing import Any
 
 from labkit.course import exercises, progress, texts
 from labkit.course.exercise import CheckFailed, Exercise, Teaching
+from labkit.course.limit import TooLong, can_limit, time_limit
 from labkit.course.scope import is_labkits_own, missing_when_graded
 from labkit.course.texts.shown import show
 from labkit.course.verify import guarded, verify
 from labkit.errors import LabkitError
 
 Function = Callable[..., Any]
+LIMIT = 20.0  # seconds for one check; all of them take well under one
 USE_SEED = 0  # check.use must behave the same on every run
 
 
@@ -73,6 +75,8 @@ class Check:
         print(texts.text("hint.shown", number=shown, all=len(hints)), hints[shown - 1])
         if shown < len(hints):
             print(texts.text("hint.more", name=name))
+        if not can_limit():
+            print(texts.text("hint.interrupt"))
 
     def _check_of(self, exercise: Exercise) -> Function:
         def run(function: Function | None = None, *, seed: int | None = None) -> None:
@@ -95,9 +99,14 @@ class Check:
             return
         chosen = random.SystemRandom().randrange(100_000) if seed is None else seed
         try:
-            verify(exercise, guarded(function), chosen)
+            with time_limit(LIMIT):
+                verify(exercise, guarded(function), chosen)
         except KeyboardInterrupt:
             raise Stopped(texts.text("check.stopped", name=name)) from None
+        except TooLong:
+            progress.remember(exercise, passed=False)
+            said = texts.text("check.too_long", name=name, seconds=f"{LIMIT:g}", seed=chosen)
+            raise CheckFailed(said, "too_long", chosen) from None
         except CheckFailed:
             progress.remember(exercise, passed=False)
             raise
@@ -115,8 +124,9 @@ class Check:
         if not available(exercise.needs):
             return "use.unverified"
         try:
-            verify(exercise, guarded(function), USE_SEED)
-        except CheckFailed:
+            with time_limit(LIMIT):
+                verify(exercise, guarded(function), USE_SEED)
+        except (CheckFailed, TooLong):
             return "use.wrong"
         except KeyboardInterrupt:
             return "use.stopped"

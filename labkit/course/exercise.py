@@ -102,4 +102,9 @@ class CheckFailed(Teaching):
 
 
 class NotAttempted(Teaching):
-    """The answer is still the stub."""
+    """The answer is still the stub. Shown in dark grey on light grey, since Jupyter's red means a mistake."""
+
+    def _render_traceback_(self) -> list[str]:
+        lines = self.text.splitlines()
+        width = max(map(len, lines), default=0)
+        return [f"\x1b[38;5;236;48;5;254m{line:<{width}}\x1b[0m" for line in lines]

@@ -28,9 +28,11 @@ def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
             value = getattr(rung, field)
             if value:
                 axes.plot(value * 1e3, height, marker, color=colour, markersize=8)
-                axes.annotate(
-                    f"{value * 1e3:.3g}", (value * 1e3, height), (7, 4), textcoords="offset points", size=8
-                )
+                before = axes is left and any(0.5 * mark < value * 1e3 < mark for mark in (FELT_MS, LEFT_MS))
+                axes.annotate(  # to the left of its dot where a mark's line is close on the right
+                    f"{value * 1e3:.3g}", (value * 1e3, height), (-7 if before else 7, 4), size=8,
+                    textcoords="offset points", ha="right" if before else "left",
+                )  # fmt: skip
         _dress(axes, [getattr(rung, field) for rung, _, _ in rows], texts.text(f"ledger.{field}"))
     for limit, key, side in ((FELT_MS, "felt", "right"), (LEFT_MS, "left", "left")):
         low, high = left.get_xlim()

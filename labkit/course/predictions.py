@@ -1,18 +1,20 @@
 """`predict`: say a number before measuring it, and see both side by side afterwards. Ungraded; blank is fine."""
 
 import math
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, overload
 
 from labkit.course import store, texts
 from labkit.course.display import Table, measured_here, show
 from labkit.course.texts.shown import show as shown
 from labkit.errors import LabkitError
 
+CLOSE_POINTS = 2  # per cent points that count as a hit
 TIMES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}  # seconds
 
 
 class Predict:
-    """`predict("tpot", 12, "ms")`, later `predict.compare("tpot", 31.4)`."""
+    """`predict("tpot", 12, "ms")`; later `predict.compare("tpot", 31.4)`, or with a dict of several."""
 
     def __call__(self, name: str, value: float | None = None, unit: str = "") -> None:
         """Keep a prediction with the learner's progress.
@@ -36,25 +38,41 @@ class Predict:
         store.update(change)
         print(texts.text("predict.kept", name=name, value=quantity(number, unit)))
 
-    def compare(self, name: str, measured: float, unit: str = "") -> None:
-        """Show the prediction `name` beside what was measured, in `unit` (that of the prediction where none is given).
+    @overload
+    def compare(self, name: str, measured: float, unit: str = "") -> None: ...
+    @overload
+    def compare(self, name: Mapping[str, float], measured: str = "") -> None: ...
+    def compare(self, name: str | Mapping[str, float], measured: float | str = "", unit: str = "") -> None:
+        """Show predictions beside what was measured, in one table.
+
+        Args:
+            name: of the prediction; or a dict of names and what was measured, with the unit as second argument.
+            measured: the number for `name`.
+            unit: of what was measured (that of the prediction where none is given).
 
         Raises:
-            LabkitError: when the prediction was made in a unit that cannot be converted.
+            LabkitError: when a prediction was made in a unit that cannot be converted.
         """
-        kept = store.read()["predictions"].get(name, {})
-        value = kept.get("value")
-        guess = float(value) if isinstance(value, int | float) else None
-        guessed_in = str(kept.get("unit", ""))
-        unit = unit or guessed_in
-        if guess is not None and unit != guessed_in:
-            guess = _converted(guess, guessed_in, unit)
-        number = _number(measured)
-        headers = [
-            texts.text(f"predict.{key}") for key in ("what", "predicted", "measured", "verdict", "source")
-        ]
-        row = [name, "–" if guess is None else quantity(guess, unit), quantity(number, unit)]
-        show(Table(headers, [[*row, _verdict(guess, number), measured_here()]]))
+        if isinstance(name, str):
+            rows = [_row(name, measured, unit)]
+        else:
+            rows = [_row(one, value, unit or str(measured)) for one, value in name.items()]
+        columns = ("what", "predicted", "measured", "verdict", "source")
+        show(Table([texts.text(f"predict.{key}") for key in columns], rows))
+
+
+def _row(name: str, measured: Any, unit: str) -> list[Any]:
+    """One line of the comparison."""
+    kept = store.read()["predictions"].get(name, {})
+    value = kept.get("value")
+    guess = float(value) if isinstance(value, int | float) else None
+    guessed_in = str(kept.get("unit", ""))
+    unit = unit or guessed_in
+    if guess is not None and unit != guessed_in:
+        guess = _converted(guess, guessed_in, unit)
+    number = _number(measured)
+    predicted = "–" if guess is None else quantity(guess, unit)
+    return [name, predicted, quantity(number, unit), _verdict(guess, number, unit), measured_here()]
 
 
 def quantity(value: float, unit: str = "") -> str:
@@ -90,10 +108,16 @@ def _converted(guess: float, guessed_in: str, unit: str) -> float:
         ) from None
 
 
-def _verdict(guess: float | None, measured: float) -> str:
-    """How far off a guess was, as a factor."""
+def _verdict(guess: float | None, measured: float, unit: str) -> str:
+    """How far off a guess was, as a factor; of shares, in points."""
     if guess is None:
         return texts.text("predict.none")
+    if unit == "%":
+        points = guess - measured
+        if abs(points) <= CLOSE_POINTS:
+            return texts.text("predict.points_close", points=CLOSE_POINTS)
+        key = "predict.points_high" if points > 0 else "predict.points_low"
+        return texts.text(key, points=f"{abs(points):.0f}")
     if guess == measured:
         return texts.text("predict.close")
     if guess * measured <= 0:

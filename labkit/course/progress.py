@@ -8,7 +8,8 @@ from typing import Any
 from labkit.course import exercises, store, texts
 from labkit.course.display import MEASURED
 from labkit.course.display import show as _display
-from labkit.course.exercise import Exercise
+from labkit.course.exercise import LEVELS, Exercise
+from labkit.timing import counted
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,10 @@ class NotebookReport:
         """(done, all) of the exercises of a level, or of every exercise."""
         mine = [line for line in self.lines if level in (None, line.exercise.level)]
         return sum(line.passed for line in mine), len(mine)
+
+    def minutes(self, level: str) -> int:
+        """What the exercises of a level take in all."""
+        return sum(line.exercise.minutes for line in self.lines if line.exercise.level == level)
 
     @property
     def points(self) -> tuple[int, int]:
@@ -121,6 +126,7 @@ def _headline(part: NotebookReport) -> str:
     fields = dict(
         zip(("core", "cores", "extra", "extras"), part.count("core") + part.count("extra"), strict=True)
     )
+    fields |= {f"{level}_minutes": part.minutes(level) for level in LEVELS}
     earned, possible = part.points
     return texts.text("progress.headline", notebook=part.notebook, points=earned, possible=possible, **fields)
 
@@ -128,8 +134,9 @@ def _headline(part: NotebookReport) -> str:
 def _detail(line: Line) -> str:
     exercise = line.exercise
     level = texts.text(f"progress.{exercise.level}")
+    points = counted(exercise.points, "point")
     return texts.text(
-        "progress.detail", level=level, points=exercise.points, minutes=exercise.minutes, title=line.title
+        "progress.detail", level=level, points=points, minutes=exercise.minutes, title=line.title
     )
 
 

@@ -132,7 +132,12 @@ def _bind(function: Answer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> No
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    return ", ".join([*map(show, args), *(f"{key}={show(value)}" for key, value in kwargs.items())])
+    return ", ".join([*map(_named, args), *(f"{key}={_named(value)}" for key, value in kwargs.items())])
+
+
+def _named(value: Any) -> str:
+    """A callable by its name, which says more than its type; anything else as it is."""
+    return str(getattr(value, "__name__", "a function")) if callable(value) else show(value)
 
 
 def _copied(value: Any) -> Any:
@@ -170,7 +175,7 @@ def _failed(
     name = exercise.name
     title = texts.exercise(exercise.notebook, name).title
     said = texts.failure(exercise.notebook, name, key, {"name": name, **fields})
-    body = [*said.splitlines(), *lines, texts.text("check.reproduce", name=name, seed=seed)]
+    body = [*said.splitlines(), *lines, *texts.text("check.reproduce", name=name, seed=seed).splitlines()]
     wrapped = [part for line in body for part in _wrapped(line)]
     return CheckFailed("\n".join([texts.text("check.failed", name=name, title=title), *wrapped]), key, seed)
 

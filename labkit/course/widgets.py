@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from labkit.course import texts
 from labkit.course.display import in_notebook
 from labkit.errors import LabkitError
 
@@ -36,7 +37,7 @@ def explore(draw: Callable[..., "Figure"], description: str, **grid: Sequence[An
     Args:
         draw: called with one value of each axis by name; returns a matplotlib Figure.
         description: what the picture shows, for readers who cannot see it.
-        grid: for each axis its measured points, `prompt_tokens=[16, 64, 256]`.
+        grid: for each axis its measured points, `prompt=[16, 64, 256]`; the catalogue's `[words]` may name the axis.
 
     Raises:
         LabkitError: when an axis has no points, or `draw` does not take the axes.
@@ -73,11 +74,12 @@ def _sliders(
         import ipywidgets
     except ImportError:
         return None
+    names = texts.words("common")
     sliders = {
         axis: ipywidgets.SelectionSlider(
             options=[(_label(point), point) for point in points],
             value=start[axis],
-            description=axis.replace("_", " "),
+            description=names.get(axis, axis.replace("_", " ")),
             continuous_update=False,
             style={"description_width": "9em"},
             layout={"width": "32em"},

@@ -21,6 +21,8 @@ class StageRun:
 class StageReport:
     """Stages of one request [s]; the shown run is the one with the median total.
 
+    Of an even number it is the faster of the two in the middle, a run that really happened: its stages add up.
+
     Args:
         backend: torch.compile's backend, or None when it was off.
         first: the first request after torch.compile, which paid for it.
@@ -76,15 +78,20 @@ class StageReport:
 
     @property
     def sync_cost(self) -> float:
-        """Median total with waiting at borders less the median without [s]; noise can make it negative."""
-        waiting = Measurement(tuple(run.e2e for run in self.runs)).median
-        return waiting - Measurement(tuple(run.e2e for run in self.unsynchronised_runs)).median
+        """Total of the shown run that waits less that of the one that does not [s]; noise can make it negative."""
+        return self.steady.e2e - _middle(self.unsynchronised_runs).e2e
+
+    @property
+    def noise(self) -> float:
+        """Spread of the totals [s], 10th to 90th percentile, with waiting or without: whichever is larger."""
+        return max(_spread(self.runs), _spread(self.unsynchronised_runs))
 
     def __str__(self) -> str:
         blamed = {**self.unsynchronised, "remainder": None}
+        which = "median" if len(self.runs) % 2 else "middle"
         lines = [
             f"{self.model} on {self.device}: {counted(self.prompt_tokens, 'prompt token')}, "
-            f"{self.new_tokens} new, median of {counted(len(self.runs), 'run')}",
+            f"{self.new_tokens} new, {which} of {counted(len(self.runs), 'run')}",
             f"  {'stage':<15} {'time':>9} {'share':>7}   without waiting at borders",
         ]
         for name, seconds in {**self.stages, "remainder": self.remainder}.items():
@@ -101,12 +108,14 @@ class StageReport:
                 f"  compile ({self.backend}) is paid once, by the first request; "
                 f"a later one takes {duration(self.steady.e2e)}"
             )
-        lines.append(f"  waiting at stage borders cost {_cost(self.sync_cost)} (total with − total without)")
+        cost = duration(self.sync_cost) if self.sync_cost > self.noise else "less than the noise"
+        lines.append(f"  waiting at stage borders cost {cost} (total with − total without)")
         return "\n".join(lines)
 
 
-def _cost(seconds: float) -> str:
-    return duration(seconds) if seconds > 0 else "less than the noise"
+def _spread(runs: tuple[StageRun, ...]) -> float:
+    totals = Measurement(tuple(run.e2e for run in runs))
+    return totals.high - totals.low
 
 
 def _middle(runs: tuple[StageRun, ...]) -> StageRun:

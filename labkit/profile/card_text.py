@@ -76,7 +76,7 @@ def _device(card: CostCard) -> list[tuple[str, str, str]]:
     return [
         ("bandwidth", amount(device.bandwidth, "B/s"), device.source),
         ("peak", amount(device.flops, "FLOP/s"), f"the same, in {device.dtype}"),
-        ("ridge", f"{card.ridge:.0f} FLOP/B", "peak ÷ bandwidth"),
+        ("ridge", f"{card.ridge:.3g} FLOP/B", "peak ÷ bandwidth"),
     ]
 
 

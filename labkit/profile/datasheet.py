@@ -33,7 +33,7 @@ class Ceilings:
     def __str__(self) -> str:
         return (
             f"{self.name} at {self.dtype}: {self.bandwidth / 1e9:,.0f} GB/s, "
-            f"{self.flops / 1e12:,.3g} TFLOP/s, ridge {self.ridge:,.0f} FLOP/B\n  {self.source}"
+            f"{self.flops / 1e12:,.3g} TFLOP/s, ridge {self.ridge:,.3g} FLOP/B\n  {self.source}"
         )
 
 

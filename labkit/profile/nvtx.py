@@ -37,10 +37,16 @@ def annotate(name: str) -> Iterator[None]:
 
 
 def nsys_command(command: str = "python -m labkit bench profile", *, output: str = "profile") -> str:
-    """The shell line that records `command` with Nsight Systems into `output`.nsys-rep.
+    """The shell command, broken over lines, that records `command` with Nsight Systems into `output`.nsys-rep.
 
     It traces CUDA calls, kernels, copies, NVTX ranges and the waits of the operating system. Open the file
     in Nsight Systems, or sum it up with `nsys stats --report cuda_gpu_trace,cuda_api_sum,nvtx_sum`.
     """
-    options = "--trace=cuda,nvtx,osrt,cublas --cuda-memory-usage=true --force-overwrite=true"
-    return f"nsys profile {options} --output={shlex.quote(output)} {command}"
+    parts = (
+        "nsys profile",
+        "--trace=cuda,nvtx,osrt,cublas",
+        "--cuda-memory-usage=true",
+        f"--force-overwrite=true --output={shlex.quote(output)}",
+        command,
+    )
+    return " \\\n    ".join(parts)

@@ -57,6 +57,8 @@ def grade(
     found = [path for file in files for path in _notebooks(Path(file))]
     if not found:
         raise LabkitError(texts.text("grade.nothing"))
+    if run_notebook:
+        print(texts.text("grade.patience"), file=sys.stderr, flush=True)
     gib = memory or min(MEMORY, psutil.virtual_memory().total * 0.75 / GIB)
     grades: list[Grade] = []
     with Workers(

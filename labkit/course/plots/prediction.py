@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from labkit.course.style import (
     BLACK,
     FLOOR,
-    LIGHT,
     MEASURED,
     PREDICTED,
     STAGE,
@@ -21,6 +20,9 @@ from labkit.timing import duration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+OTHERS: dict[str, Any] = {"color": "#bdbdbd", "linewidth": 1.2}
 
 
 @styled()
@@ -43,9 +45,11 @@ def prediction_lines(
     rows = {size: sorted((c for c in cells if c["prompt"] == size), key=lambda c: c["output"]) for size in
             sorted({cell["prompt"] for cell in cells})}  # fmt: skip
     scale, unit = time_scale(max(cell["e2e"] for cell in cells))
+    others: str | None = "other prompts"
     for size, row in rows.items():
         if size != prompt:
-            axes.plot([c["output"] for c in row], [c["e2e"] / scale for c in row], color=LIGHT, linewidth=1.2)
+            axes.plot([c["output"] for c in row], [c["e2e"] / scale for c in row], label=others, **OTHERS)
+            others = None  # one entry in the legend stands for all
     row = rows[prompt]
     outputs = [cell["output"] for cell in row]
     axes.plot(outputs, [c["e2e"] / scale for c in row], color=STAGE["decode"], label="measured", **MEASURED)

@@ -14,6 +14,7 @@ from labkit.course.style import FLOOR, GREY, PREDICTED, STAGE, figure, ink, patc
 from labkit.timing import Latency, duration
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 __all__ = ["prediction_heat", "prediction_lines", "roofline", "stage_bar", "token_gaps"]
@@ -82,12 +83,22 @@ def token_gaps(latency: Latency, *, marks: Mapping[str, float] | None = None) ->
             name, (1, seconds / scale), xytext=(0, 3), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", fontsize=9,
         )  # fmt: skip
-    if tpot is not None and latency.ttft > 12 * tpot:  # else the gaps would be a line of dust beside TTFT
-        axes.set_yscale("log")
+    logarithmic = tpot is not None and latency.ttft > 12 * tpot  # else the gaps would be dust beside TTFT
+    if logarithmic:
+        _plain_log(axes)
         axes.set_ylim(bottom=min(gaps) / scale / 2)
     axes.set_xlim(0, len(gaps) + 2)
     axes.set_xlabel("output token (number)")
-    axes.set_ylabel(f"wait for the token ({unit})")
+    axes.set_ylabel(f"wait for the token ({unit}{', logarithmic' if logarithmic else ''})")
     axes.grid(visible=False, axis="x")
     drawn.legend(ncols=3, loc="outside upper center", fontsize=9)
     return drawn
+
+
+def _plain_log(axes: Axes) -> None:
+    """A logarithmic axis whose ticks read 10, 100 instead of powers."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())

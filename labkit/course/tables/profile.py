@@ -14,9 +14,9 @@ NOTEBOOK = "01_profile"
 LENGTHS = (32, 128, 512)  # output tokens at which claim 1 gives its shares
 # what articles say, in the order of the table; claims without a number are in the catalogue
 CLAIMED = {
-    "1": "20.5 / 5.9 / 1.5 %",
-    "2": "3 s … 5 s",
-    "3": "5 / 15 / 50 / 25 / 5 %",
+    "1": "20.5 / 5.9 / 1.5\N{NO-BREAK SPACE}%",
+    "2": "3–5\N{NO-BREAK SPACE}s",
+    "3": "5 / 15 / 50 / 25 / 5\N{NO-BREAK SPACE}%",
     "4": "650 FLOP/B",
     "4a": None,
     "5": None,
@@ -116,7 +116,7 @@ def _claims_of(base: Baseline) -> dict[str, str]:
     five = [*others[:2], forward, *others[2:]]
     return {
         "1": _percents([ttft_share(base.ttft, base.tpot, tokens) for tokens in LENGTHS]),
-        "2": duration(total_latency(base.ttft, base.tpot, 20)),
+        "2": f"{duration(total_latency(base.ttft, base.tpot, 20))} ({base.model})",  # the claim is of another
         "3": _percents(five),
         "4": f"{base.ridge:.3g} FLOP/B",
         "4a": f"{base.idle:.0%}",
@@ -125,7 +125,7 @@ def _claims_of(base: Baseline) -> dict[str, str]:
 
 
 def _percents(shares: list[float]) -> str:
-    return " / ".join(f"{100 * share:.1f}".removesuffix(".0") for share in shares) + " %"
+    return " / ".join(f"{100 * share:.1f}".removesuffix(".0") for share in shares) + "\N{NO-BREAK SPACE}%"
 
 
 def _badges(entry: Mapping[str, Any] | None) -> list[Badge]:

@@ -12,6 +12,7 @@ from labkit.course.exercises.profile.planted import (
     planted_timeline,
     scattered_timeline,
 )
+from labkit.timing import counted
 
 HEALTHY = 0.1  # a device that idles less than this share of the time is itself the bottleneck
 
@@ -60,7 +61,12 @@ def _explain(got: str, fault: str, host: list[Event], device: list[Busy]) -> Non
     ends, starts = [0.0] + [end for _, end in device], [start for start, _ in device]
     gaps = list(zip(ends, starts, strict=False))
     idle = sum(stop - start for start, stop in gaps)
-    given: dict[str, Any] = {"got": got, "want": fault, "idle": f"{idle / total:.0%}", "gaps": len(gaps)}
+    given: dict[str, Any] = {
+        "got": got,
+        "want": fault,
+        "idle": f"{idle / total:.0%}",
+        "gaps": counted(len(gaps), "gap"),
+    }
     longest = max(host, key=lambda event: event[2] - event[1])[0]
     expect(fault != "device", "healthy", longest=longest, **given)
     expect(got != "device", "not_device", **given)
@@ -85,9 +91,9 @@ EXERCISES = [
     Exercise(
         name="find_bottleneck",
         notebook="01_profile",
-        level="core",
+        level="extra",
         points=3,
-        minutes=4,
+        minutes=8,
         check=_check,
         reference=find_bottleneck,
     )

@@ -61,10 +61,8 @@ def _check_budget(fn: Callable, rng: random.Random) -> None:
 
 
 def _judge_budget(fn: Callable, events: list[Event], end: float) -> None:
-    shown = ", ".join(
-        f"({name}, {start * 1e3:.2f}, {stop * 1e3:.2f})" for name, start, stop in sorted(events)[:8]
-    )
-    given: dict[str, Any] = {"events": shown, "count": len(events), "end_ms": f"{end * 1e3:.2f}"}
+    shown = ", ".join(f"({name}, {start:.5f}, {stop:.5f})" for name, start, stop in sorted(events)[:8])
+    given: dict[str, Any] = {"events": shown, "count": len(events), "end": f"{end:.5f}"}
     got = fn(list(events), end)
     expect(isinstance(got, dict), "form", got=got, **given)
     expect("remainder" in got, "no_remainder", got=got, **given)
@@ -109,7 +107,7 @@ EXERCISES = [
         notebook="01_profile",
         level="extra",
         points=3,
-        minutes=6,
+        minutes=10,
         check=_check_budget,
         reference=stage_budget,
     )

@@ -76,22 +76,28 @@ def _judge_step_cost(fn: Callable, shape: dict[str, int], new: int, past: int) -
         "not_causal": linear + 4 * layers * shape["heads"] * dim * new * (past + new),
         "not_itself": linear + 4 * layers * shape["heads"] * dim * sum(length - 1 for length in seen),
         "no_past_flops": linear + 4 * layers * shape["heads"] * dim * sum(range(1, new + 1)),
+        "weights_on_past": 2 * weights * (past + new) + 4 * head_pairs,
+        "no_layers_flops": linear + 4 * shape["heads"] * dim * sum(seen),
         "one_token": 2 * weights + 4 * layers * shape["heads"] * dim * (past + new),
     }
-    judge(got[0], linear + 4 * head_pairs, "flops", typical_flops, **given)
+    parts = {"linear": linear, "attention": 4 * head_pairs}
+    judge(got[0], linear + 4 * head_pairs, "flops", typical_flops, **parts, **given)
 
     row = layers * dim * width * (past + new)
     typical_bytes = {
         "elements": weights + 2 * layers * dim * shape["kv_heads"] * (past + new),
         "weights_in_elements": weights + 2 * shape["kv_heads"] * row,
         "weights_per_token": weights * width * new + 2 * shape["kv_heads"] * row,
+        "weights_on_seen": weights * width * (past + new) + 2 * shape["kv_heads"] * row,
+        "no_layers_bytes": weights * width + 2 * shape["kv_heads"] * row // layers,
         "no_kv": weights * width,
         "only_keys": weights * width + shape["kv_heads"] * row,
         "all_heads_in_kv": weights * width + 2 * shape["heads"] * row,
         "no_new_in_kv": weights * width + 2 * shape["kv_heads"] * layers * dim * width * past,
         "no_past_in_kv": weights * width + 2 * shape["kv_heads"] * layers * dim * width * new,
     }
-    judge(got[1], weights * width + 2 * shape["kv_heads"] * row, "bytes", typical_bytes, **given)
+    parts = {"weight_bytes": weights * width, "cache_bytes": 2 * shape["kv_heads"] * row}
+    judge(got[1], sum(parts.values()), "bytes", typical_bytes, **parts, **given)
 
 
 def _check_roofline(fn: Callable, rng: random.Random) -> None:
@@ -128,7 +134,7 @@ EXERCISES = [
         notebook="01_profile",
         level="core",
         points=3,
-        minutes=4,
+        minutes=6,
         check=_check_step_cost,
         reference=step_cost,
     ),

@@ -1,5 +1,6 @@
 """Exercises: the latency terms from timestamps, the TTFT share, and the tokens that fit into a budget."""
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -97,7 +98,9 @@ def _judge_within(fn: Callable, ttft: float, tpot: float, budget: float, want: i
     given = {"ttft": ttft, "tpot": tpot, "budget": budget}
     value = number(got)
     expect(value is not None, "form", got=got, **given)
-    expect(value == int(value or 0), "fraction", got=got, want=want, **given)
+    whole = math.floor(value or 0)
+    expect(value == whole or whole != want, "fraction", got=got, want=want, **given)
+    expect(value == whole, "no_whole_number", got=got, want=want, **given)
     if want == 0:
         expect(value is not None and value >= 0, "negative", got=got, **given)
     typical = {

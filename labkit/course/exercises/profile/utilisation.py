@@ -85,7 +85,7 @@ EXERCISES = [
         notebook="01_profile",
         level="core",
         points=2,
-        minutes=3,
+        minutes=4,
         check=_check_mbu,
         reference=mbu,
     ),
