@@ -1108,8 +1108,8 @@ show(tables.claims(here, h200))
 # how each defines them. Cost cards like yours decide which GPU is bought. Nsight Systems and Perfetto are
 # where performance engineers spend their mornings.
 #
-# **What next.** The plain model's decode step waits for bytes, so the next notebook, `02_compress`, makes
-# them fewer.
+# **What next.** On a laptop the plain model's decode step waits for bytes. On a big GPU it waits for its host
+# first, which notebook 05 cures; then the bytes remain. So the next notebook, `02_compress`, makes them fewer.
 
 # %%
 progress.show("01_profile")
