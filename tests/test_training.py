@@ -1,14 +1,18 @@
 """The training scripts beside labcoder: what may be trained on, what is cut out, and how long windows are spread."""
 
 import importlib
+import json
+import shutil
 import sys
 from email.message import Message
 from pathlib import PurePosixPath
 from types import SimpleNamespace
 
+import numpy
 import pytest
 import torch
 
+import labkit
 from labkit import paths
 
 
@@ -137,6 +141,26 @@ def test_long_windows_come_late_and_spread_and_the_rate_falls_to_zero():
         and factors[-1] < 0.03
         and all(b <= a for a, b in zip(factors[1:], factors[2:], strict=False))
     )
+
+
+def test_both_commands_leave_models_that_load_and_a_log(tmp_path, monkeypatch):
+    run, big, small = tmp_path / "run", tmp_path / "big", tmp_path / "small"
+    run.mkdir()
+    numpy.save(run / "tokens.npy", (numpy.arange(3000) % 11).astype(numpy.uint16))
+    numpy.save(run / "stdlib.npy", (numpy.arange(60) % 11).astype(numpy.uint16))
+    (run / "corpus.json").write_text('{"stdlib_bytes": 200}')
+    shutil.copy(paths.data() / "labcoder" / "tokenizer.json", run)
+    tiny = {"hidden": 64, "layers": 1, "heads": 1, "kv_heads": 1, "intermediate": 64}
+    options = "--tokens 1024 --batch 128 --length 32 --long-length 64 --lr 1e-2".split()
+    for name, out, more in (("pretrain", big, []), ("distil", small, ["--teacher", str(big)])):
+        monkeypatch.setattr(module(name), "SHAPE", tiny)
+        monkeypatch.setattr(sys, "argv", [name, "--run", str(run), "--out", str(out), *options, *more])
+        module(name).main()
+        log = json.loads((out / "training_log.json").read_text())
+        assert str(tmp_path) not in log["command"] and log["log"][-1]["step"] == 7
+        assert log["log"][-1]["loss"] < log["log"][0]["loss"]
+        lm = labkit.load(str(out), device="cpu")
+        assert lm.config.hidden_size == 64 and lm.decode(lm.encode("def f(x):\n    return x")[0]).strip()
 
 
 def test_a_few_steps_of_training_learn_a_pattern():

@@ -148,6 +148,7 @@ def bits_per_byte(
     model: torch.nn.Module, tokens: torch.Tensor, byte_count: int, length: int = 2048, rows: int = 16
 ) -> float:
     """Mean bits per byte over evenly spread windows of a held-out stream, which was cut from `byte_count` bytes."""
+    length = min(length, len(tokens) - 2)
     starts = torch.linspace(0, len(tokens) - length - 2, rows).long().to(tokens.device)
     batch = tokens[starts[:, None] + torch.arange(length + 1, device=tokens.device)].long()
     with torch.autocast(tokens.device.type, torch.bfloat16, enabled=tokens.is_cuda):
