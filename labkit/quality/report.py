@@ -89,6 +89,7 @@ def evaluate(
 
 def _measure(lm: LM, reference: LM, texts: dict[str, str], context: int, stride: int) -> dict[str, Any]:
     figures: dict[str, Any] = {"device": str(lm.device), "dtype": str(lm.dtype).removeprefix("torch.")}
+    figures["decode_ms"] = _decode(lm, texts["fixed"])  # before the long work heats a laptop
     shares_tokens = lm is not reference and lm.tokenizer.get_vocab() == reference.tokenizer.get_vocab()
     long_context = min(EDGES[-1], getattr(lm.config, "max_position_embeddings", EDGES[-1]))
     short, long = [], []
@@ -105,7 +106,6 @@ def _measure(lm: LM, reference: LM, texts: dict[str, str], context: int, stride:
             found = compare(reference, lm, text, context=context, stride=stride)
             figures[name] |= {"top1_agreement": found.top1_agreement, "kl_divergence": found.kl_divergence}
     figures["positions"] = _by_position(long, short)
-    figures["decode_ms"] = _decode(lm, texts["fixed"])
     return figures
 
 

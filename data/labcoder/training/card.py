@@ -104,7 +104,7 @@ def training(log: dict[str, Any], module: str) -> str:
     return (
         f"`python -m training.{module} {log['command']}` on one {log['device']}, torch {log['torch']}: "
         f"{plan['tokens'] / 1e6:,.0f}M tokens in windows of {plan['length']:,}, some of {plan['long_length']:,}. "
-        f"{log.get('note', '')} Steps, loss and learning rate are in `training_log.json`.".lstrip()
+        "Steps, loss and learning rate are in `training_log.json`."
     )
 
 

@@ -5,7 +5,7 @@ import torch
 from .loop import llama
 from .run import Run, arguments
 
-SHAPE = {"hidden": 384, "layers": 7, "heads": 6, "kv_heads": 2, "intermediate": 1024}
+SHAPE = {"hidden": 512, "layers": 4, "heads": 8, "kv_heads": 2, "intermediate": 1152}
 
 
 def main() -> None:
