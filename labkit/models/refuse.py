@@ -6,6 +6,7 @@ layer runs softmax attention over keys and values through transformers' Attentio
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,46 +68,111 @@ def _reason(config: Any) -> str | None:
 
 
 def refuse_model(model: PreTrainedModel, name: str) -> None:
-    """Refuse by what a forward really does: run two tokens on the meta device and count attention calls.
+    """Refuse by what a forward really does: run two tokens on the meta device and look at its attention calls.
 
-    Some architectures accept an attention function and then ignore it; only counting shows that. Models
-    whose forward cannot run without data (mixtures of experts route by value) are judged by their class.
+    Some architectures accept an attention function and then ignore it, or count on terms that only their own
+    has; only a forward shows that. Models whose forward cannot run without data (mixtures of experts route
+    by value) are judged by their class.
 
     Args:
         model: the skeleton, on the meta device.
 
     Raises:
-        LabkitError: some layer does not go through the AttentionInterface.
+        LabkitError: some layer does not go through the AttentionInterface, or asks more of it than softmax
+            attention over the keys and values of that layer.
     """
-    layers = model.config.get_text_config(decoder=True).num_hidden_layers
+    config = model.config.get_text_config(decoder=True)
     calls = _attention_calls(model)
-    supported = getattr(model, "_supports_attention_backend", False) if calls is None else calls == layers
-    if not supported:
-        found = "its attention" if calls is None else f"only {calls} of its {layers} layers"
-        verb = "does not go" if calls is None else "go"
-        raise LabkitError(
-            f"{name} ({model.config.model_type}) cannot be used: {found} {verb} through the interface "
-            "on which the course's attention is built.",
-            TAKEN,
-        )
+    if calls is None:
+        supported = getattr(model, "_supports_attention_backend", False)
+        sinks = any("sink" in parameter for parameter, _ in model.named_parameters())
+        reason = SINKS if sinks else None if supported else f"its attention does not go {INTERFACE}"
+    else:
+        reason = _of_calls(calls, config)
+    if reason:
+        raise LabkitError(f"{name} ({model.config.model_type}) cannot be used: {reason}.", TAKEN)
 
 
-def _attention_calls(model: PreTrainedModel) -> int | None:
+INTERFACE = "through the interface on which the course's attention is built"
+SINKS = "its attention has sinks, learned terms in the softmax that belong to no token"
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """What one layer asked of attention."""
+
+    layer: int | None
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int | None
+    sinks: bool
+    bias: bool
+    causal: bool
+
+
+def _of_calls(calls: list[AttentionCall], config: Any) -> str | None:
+    """Why these calls of one forward cannot be served by plain softmax attention; None where they can."""
+    layers = config.num_hidden_layers
+    found = {call.layer for call in calls}
+    if len(calls) != layers or found != set(range(layers)):
+        known = len(found & set(range(layers)))
+        if known == layers:
+            return f"it calls attention {len(calls)} times for its {layers} layers"
+        return f"{f'only {known}' if known else 'none'} of its {layers} layers go {INTERFACE}"
+    if any(call.sinks for call in calls):
+        return SINKS
+    if any(call.bias for call in calls):
+        return "it adds a mask or a bias of its own to the scores"
+    if not all(call.causal for call in calls):
+        return "its attention looks ahead"
+    if any(call.head_dim != call.value_dim for call in calls):
+        return "its keys and values differ in width"
+    if len({(call.kv_heads, call.head_dim) for call in calls}) > 1:
+        return "its layers differ in KV heads or head dimension"
+    if any(call.window != _window(config, call.layer) for call in calls):
+        return "it does not tell attention about its sliding window"
+    return None
+
+
+def _window(config: Any, layer: int | None) -> int | None:
+    """The sliding window that the configuration gives a layer."""
+    window = getattr(config, "sliding_window", None) or None
+    kinds = getattr(config, "layer_types", None)
+    if kinds and layer is not None:
+        return window if kinds[layer] == "sliding_attention" else None
+    return window if getattr(config, "use_sliding_window", True) else None
+
+
+def _attention_calls(model: PreTrainedModel) -> list[AttentionCall] | None:
     """Attention calls of one forward; None where the forward cannot run on the meta device."""
-    seen: set[int] = set()
+    calls: list[AttentionCall] = []
 
-    def count(module: Any, query: torch.Tensor, key: Any, value: torch.Tensor, mask: Any, **_: Any) -> Any:
-        """Note the layer and return an output of the right shape, [1, tokens, heads, dim]."""
-        seen.add(id(module))
+    def note(
+        module: Any, query: torch.Tensor, key: Any, value: torch.Tensor, attention_mask: Any, **terms: Any
+    ) -> Any:
+        """Note what was asked and return an output of the right shape, [1, tokens, heads, dim]."""
+        calls.append(
+            AttentionCall(
+                layer=getattr(module, "layer_idx", None),
+                kv_heads=key.shape[1],
+                head_dim=key.shape[-1],
+                value_dim=value.shape[-1],
+                window=terms.get("sliding_window"),
+                sinks=terms.get("s_aux") is not None,
+                bias=attention_mask is not None or terms.get("position_bias") is not None,
+                causal=bool(getattr(module, "is_causal", True)) and terms.get("is_causal") is not False,
+            )
+        )
         return query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]), None
 
-    AttentionInterface.register("labkit_count", count)
+    AttentionInterface.register("labkit_note", note)
     before = model.config._attn_implementation
     try:
-        model.set_attn_implementation("labkit_count")
+        model.set_attn_implementation("labkit_note")
         model(torch.zeros(1, 2, dtype=torch.long, device="meta"), use_cache=False)
     except (RuntimeError, NotImplementedError, ValueError, TypeError, AttributeError):
         return None
     finally:
         model.config._attn_implementation = before
-    return len(seen)
+    return calls
