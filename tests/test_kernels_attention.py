@@ -216,7 +216,7 @@ def test_copied_blocks_are_equal_and_apart(quantised):
     store = pages.allocate(6, 4, 2, 3, torch.float32, "cpu", quantised=quantised)
     pages.write(store, torch.arange(24), torch.randn(24, 2, 3), torch.randn(24, 2, 3))
     before = pages.gather(store, torch.tensor([1, 2]), 8, torch.float32)
-    pages.copy_block(store, torch.tensor([1, 2]), torch.tensor([5, 0]))
+    pages.copy_blocks(store, torch.tensor([1, 2]), torch.tensor([5, 0]))
     after = pages.gather(store, torch.tensor([5, 0]), 8, torch.float32)
     assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
     pages.write(store, torch.arange(4), torch.ones(4, 2, 3), torch.ones(4, 2, 3))

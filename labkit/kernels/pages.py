@@ -125,7 +125,7 @@ def gather_range(
     return read(pages, slots_of(table, positions, pages.block_size), dtype)
 
 
-def copy_block(pages: Pages, source: Tensor, target: Tensor) -> None:
+def copy_blocks(pages: Pages, source: Tensor, target: Tensor) -> None:
     """Copy whole blocks, ids [n] to ids [n]: what copy-on-write does before a row writes to a shared block."""
     for tensor in (pages.keys, pages.values, pages.key_scales, pages.value_scales):
         if tensor is not None:
