@@ -85,8 +85,18 @@ class Measurement:
         return min(self.seconds)
 
     def __str__(self) -> str:
-        spread = f"{duration(self.low)} to {duration(self.high)}"
-        return f"{duration(self.median)} ({spread}, n={len(self.seconds)})"
+        """The median and the spread: the extremes of a few repeats, 10th to 90th percentile of ten or more.
+
+        So every repeat of a small number lies inside what is printed.
+        """
+        n = len(self.seconds)
+        if n >= 10:
+            spread = f"10–90 %: {duration(self.low)} to {duration(self.high)}, "
+        else:
+            spread = (
+                f"min {duration(min(self.seconds))}, max {duration(max(self.seconds))}, " if n > 1 else ""
+            )
+        return f"{duration(self.median)} ({spread}n={n})"
 
 
 def duration(seconds: float) -> str:

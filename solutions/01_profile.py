@@ -6,6 +6,9 @@
 # has a favourite culprit for the slowness, and nobody has a number. Before anything is made faster,
 # somebody has to measure. That is you, today.
 #
+# The team has agreed on a target: **a completion of 32 tokens within 200 ms, its first token within 100 ms.**
+# At the end of this notebook you judge it with numbers.
+#
 # **After this notebook you can**
 #
 # - time work on a device that works behind your back, without fooling yourself,
@@ -20,9 +23,13 @@
 #
 # **How it goes.** A question; you *predict* a number; you measure it; you write the idea down as one short
 # function; `check` tries it on fresh random inputs; you measure again. Stuck? `check.hint("time_async")`
-# gives a nudge, then a bigger one. Later cells never depend on your answer. Exercises marked *extra* can
-# wait: the core ones take about 25 minutes, everything about an hour and a half. If a cell does not come
-# back, press ■ (stop) above.
+# gives a nudge, then a bigger one. Later cells never depend on your answer.
+#
+# **How long it takes.** The core exercises about 25 minutes; the core path with its reading and measuring
+# about an hour; everything under two hours. Exercises marked *extra* can wait.
+#
+# **Run cells one at a time** (Shift+Enter): *Run All* stops at the first exercise that is not done yet. If a
+# cell does not come back, press ■ (stop) above.
 #
 # Run this first cell; you need not read it.
 
@@ -50,13 +57,14 @@ words = texts.words("01_profile")
 
 # %% [markdown]
 # **The ledger** is your own ladder, from the plain model to the finished service. Every notebook opens with
-# it and ends by adding a rung.
+# it and ends by adding a rung. Yours has none yet; what you see was recorded on a big GPU. Its columns TTFT and
+# TPOT are defined in section 3: come back to this table then.
 
 # %%
 ledger.show()
 
 # %% [markdown]
-# The exercises of this notebook, with their minutes:
+# The exercises of this notebook, with their minutes of writing:
 
 # %%
 progress.show("01_profile")
@@ -95,9 +103,10 @@ print(f"{len(answer.ids)} tokens in {timing.duration(answer.latency.e2e)}")
 
 # %% [markdown]
 # (After ▸ the model writes.) Run the two cells above once more. The second time is usually faster: the first
-# call of anything pays for memory, kernels and caches that later calls find ready. On a busy machine it may
-# even be slower. Which of the two times is *the* time? So far you have a stopwatch and an anecdote. Let us
-# build a measurement. (And close what else is running: your figures will thank you.)
+# call of anything pays for memory, caches and *kernels* (the programs that run on the device) which later
+# calls find ready. On a busy machine it may even be slower. Which of the two times is *the* time? So far you
+# have a stopwatch and an anecdote. Let us build a measurement. (And close what else is running: your figures
+# will thank you.)
 
 # %% [markdown]
 # ## 2 · A clock that does not lie
@@ -129,7 +138,7 @@ print(f"returned after {timing.duration(returned)}, finished after {timing.durat
 # GPU and keeps its own clock, and its true times are known.
 
 # %% [markdown]
-# ### Exercise: `time_async` · core, 5 minutes
+# ### Exercise: `time_async` · core, 6 minutes
 #
 # Report how long **one launch** takes on an asynchronous device. Three things go wrong in the wild: the
 # clock starts while earlier work still runs, it stops before this work is done, or slow first calls are
@@ -212,7 +221,7 @@ print(f"{size} × {size}: {timing.duration(real)}, {2 * size**3 / real / 1e12:.3
 # dashboards, compare their formulas first.
 
 # %% [markdown]
-# ### Exercise: `latency_terms` · core, 3 minutes
+# ### Exercise: `latency_terms` · core, 4 minutes
 #
 # A small case to think with: sent at 2.0 s, tokens at 2.5, 2.6, 2.8 s. TTFT 0.5 s, gaps 0.1 and 0.2 s, E2E
 # 0.8 s, TPOT 0.15 s. With a single token there is no pace: TPOT is `None`.
@@ -248,9 +257,10 @@ def latency_terms(sent, stamps):
 check.latency_terms(latency_terms)
 
 # %% [markdown]
-# Now the service itself, properly: a warm-up, then three times the same request of 32 tokens. (p50 is the
-# median, p99 the value that only one gap in a hundred exceeds. The *median run* is the one with the median
-# E2E; its own TTFT need not be the median TTFT.)
+# Now the service itself, properly: a warm-up, then three times the same request of 32 tokens. Each line gives
+# the median of the three and, in brackets, their **spread**. (p50 is the median, p99 the value that only one
+# gap in a hundred exceeds. The *median run* is the one whose E2E is the median; its own TTFT need not be the
+# median TTFT.)
 
 # %%
 report = profile.latency_report(lm, PROMPT, 32, repeats=3)
@@ -325,7 +335,7 @@ show(Table(["", "n = 32", "n = 128", "n = 512"], rows, words["share"]))
 # The claim's arithmetic holds. What it says about *your* service depends on the prompt: the longer the
 # prompt, the larger TTFT, and the later decode takes over.
 #
-# ### Exercise: `tokens_within` · core, 2 minutes
+# ### Exercise: `tokens_within` · core, 3 minutes
 #
 # Turn the law around: how much of an answer has a person seen after 200 ms, and after one second? The first
 # token arrives at `ttft`, then one every `tpot`.
@@ -378,14 +388,13 @@ predict.compare("forward share", 100 * (stages.shares["prefill"] + stages.shares
 # The last column times the same stages **without waiting at their borders**. On a CPU the two columns differ
 # only by noise (on a busy machine that can be a lot). On a GPU the forward pass merely *queues* its kernels;
 # whoever first touches a result, here `int(token)` in sampling, waits for what is left in the queue and gets
-# the blame. How much is left? Compare the two bars of the recorded GPU: hardly anything moves, for there the
-# host is slower than the GPU and the queue is always empty. (Section 7 finds out why.) The faster the host
-# gets, the more a clock that does not wait will lie.
+# the blame. So without waiting, sampling should grow at the cost of prefill and decode. Does it? One bar for
+# each:
 
 # %%
 h200 = results.load("profile")
 
-article = {"preprocessing": 5, "compile": 15, "decode": 50, "sampling": 25, "postprocessing": 5}
+article = {"preprocessing": 5, "compile": 15, "forward": 50, "sampling": 25, "postprocessing": 5}
 bars = {words["article"]: article}
 bars[words["here_waiting"]] = {**stages.stages, "remainder": stages.remainder}
 bars[words["here_not_waiting"]] = stages.unsynchronised
@@ -398,7 +407,28 @@ else:
 widgets.show_figure(plots.stage_bar(bars, shares=True), words["stage_bar"])
 
 # %% [markdown]
-# (The article does not split its forward pass; its 50 % is drawn in the colour of decode.)
+# (The article does not split its forward pass into prefill and decode: it is drawn in dark grey.)
+#
+# Each bar is one run, the one with the median total. A stage that differs between two bars has moved only if
+# it differs by more than the runs of one kind differ among themselves:
+
+# %%
+kinds = {
+    words["here_waiting"]: [run.seconds for run in stages.runs],
+    words["here_not_waiting"]: [run.seconds for run in stages.unsynchronised_runs],
+}
+if h200:
+    kinds[words["recorded_waiting"]] = [run["seconds"] for run in kept["runs"]]
+    kinds[words["recorded_not_waiting"]] = [run["seconds"] for run in kept["unsynchronised_runs"]]
+show(tables.stage_runs(kinds, ["prefill", "decode", "sampling"]))
+
+# %% [markdown]
+# Look at the recorded GPU. Sampling takes the same with and without waiting: nothing is left to wait for. Its
+# host is slower than the GPU, so the queue is always empty. (Section 7 finds out why.) And its prefill, which
+# should *shrink* when its clock stops before the work is done, has the wider bar without waiting? Its fastest
+# run does not: launching a prefill takes this host a different time in every run, and the run in the middle by
+# total happened to have a slow one. No time has moved there; one run may be trusted that far and no further.
+# The faster a host gets, the more a clock that does not wait will lie.
 #
 # And compilation? It is paid **once**, by whoever comes first, so its share is whatever you divide it by.
 # Here the decode step goes through `torch.compile`. Without a GPU the graph is only captured, not
@@ -414,7 +444,7 @@ for requests in (1, 100, 10_000):
     print(f"  share of compilation after {requests:>6,} requests: {once / (once + requests * later):.1%}")
 
 # %% [markdown]
-# ### Exercise: `stage_budget` · extra, 10 minutes
+# ### Exercise: `stage_budget` · extra, 12 minutes
 #
 # Tools hand you a *trace*: events with a name, a start and an end. Events nest (a compilation inside the
 # first forward pass) and overlap (one token is streamed while the next is computed). Adding up their
@@ -458,19 +488,28 @@ check.stage_budget(stage_budget)
 # and values are kept for later steps: that is the **KV cache**. Several query heads may share one head of
 # keys and values.
 #
-# *FLOPs.* A token meets every weight once: one multiplication and one addition, $2W$ FLOPs for $W$ weights.
-# It also attends to all tokens before it and to itself: for each of them, in every layer, every query head
-# spends $2d$ FLOPs on the score and $2d$ on the weighted sum. Three new tokens after none attend to
-# $1 + 2 + 3$ positions.
+# *FLOPs.* A new token meets every weight once: a multiplication and an addition, so 2 FLOPs for each weight.
+# It also attends to every token before it and to itself. Call each such (new token, token it attends to) a
+# **pair**: a pair costs every query head in every layer $2d$ FLOPs for the score and $2d$ for the weighted
+# sum. Three new tokens after none make $1 + 2 + 3 = 6$ pairs.
 #
-# *Bytes.* A pass reads all weights once, no matter for how many tokens, and the keys and values of every
-# token it attends to. Think of a cook who must fetch the whole recipe book for every round: forty portions
-# in one round (prefill), or one portion a round (decode).
+# *Bytes.* A pass reads every weight once, no matter for how many new tokens. It also reads, in every layer and
+# for every token seen so far (the new ones too), one key and one value of $d$ values for each KV head. Think
+# of a cook who must fetch the whole recipe book for every round: forty portions in one round (prefill), or one
+# portion a round (decode).
 #
-# ### Exercise: `step_cost` · core, 6 minutes
+# ### Exercise: `step_cost` · extra, 12 minutes
 #
-# One function covers both jobs. *Prefill* of 300 tokens: `new=300, past=0`. A *decode* step after them:
-# `new=1, past=300`.
+# Recommended, if you have the time: this one function is the theory of the rest of the course. It covers both
+# jobs, *prefill* of 300 tokens (`new=300, past=0`) and a *decode* step after them (`new=1, past=300`). If you
+# skip it, go on below its check: labkit's own version serves.
+#
+# A small case to think with: 1,000 weights, 3 layers, 4 query heads, 2 KV heads, $d = 8$, 4 bytes a value.
+#
+# | | pairs | FLOPs | bytes |
+# |---|---|---|---|
+# | `new=1, past=9` | 10 | 2·1,000·1 + 4·8·4·3·10 = 5,840 | (1,000 + 2·8·2·3·10)·4 = 7,840 |
+# | `new=3, past=0` | 6 | 2·1,000·3 + 4·8·4·3·6 = 8,304 | (1,000 + 2·8·2·3·3)·4 = 5,152 |
 
 
 # %% answer="step_cost"
@@ -478,17 +517,13 @@ def step_cost(shape, new, past):
     """FLOPs and bytes of one forward pass over `new` tokens that follow `past` cached ones.
 
     shape: dict of whole numbers
-        "weights":  values in all weight matrices, each used once for every new token
-        "layers", "heads" (query heads), "kv_heads", "head_dim"
+        "weights":  weights of the whole model, all layers together
+        "layers", "heads" (query heads, in each layer), "kv_heads" (in each layer), "head_dim"
         "bytes":    bytes of one value, for weights and cache alike
-    new:  tokens computed in this pass, n >= 1
-    past: tokens whose keys and values are cached already, >= 0
+    new:  tokens computed in this pass, 1 or more
+    past: tokens whose keys and values are cached already, 0 or more
 
-    Returns (flops, nbytes):
-        flops:  2 for each weight and new token; and 4 * head_dim for each query head, layer and
-                (new token, position it attends to) pair. A token attends to all before it and to itself.
-        nbytes: the weights once, and one key and one value vector of kv_heads * head_dim values
-                for every layer and each of the past + new tokens.
+    Returns (flops, nbytes), counted as described above.
     """
     ### BEGIN SOLUTION
     pairs = new * past + new * (new + 1) // 2
@@ -538,7 +573,7 @@ for name, new, past in (("prefill", prompt_tokens, 0), ("decode", 1, prompt_toke
 #
 # $$T_\text{floor} = \max\left(\frac{\text{FLOPs}}{\text{peak}},\ \frac{\text{bytes}}{\text{bandwidth}}\right)$$
 #
-# ### Exercise: `roofline` · core, 3 minutes
+# ### Exercise: `roofline` · core, 4 minutes
 #
 # Mind the units: datasheets speak of TFLOP/s and GB/s.
 
@@ -600,9 +635,15 @@ for name, phase, measured in (("prefill", prefill, ttft), ("decode", decode, tpo
 predict.compare("decode over its floor", tpot * 1e3 / decode["floor_ms"], "×")
 
 # %% [markdown]
-# So far: prefill is bound by arithmetic, decode by memory, and both are far from their floors or near them;
-# now you can say which. `labkit`'s **cost card** does the same for any model on any device, with the formula
-# beside each number.
+# What sets the floor is one thing, what a pass really waits for another. The distance tells: near the floor it
+# is the same; a pass at several times its floor waits for something that neither bytes nor FLOPs explain.
+
+# %%
+print(tables.verdict("prefill", prefill["bound"], ttft * 1e3, prefill["floor_ms"]))
+print(tables.verdict("decode", decode["bound"], tpot * 1e3, decode["floor_ms"]))
+
+# %% [markdown]
+# `labkit`'s **cost card** does the same for any model on any device, with the formula beside each number.
 
 # %%
 card = profile.cost_card(lm, ceilings, prompt=prompt_tokens, context=prompt_tokens + 16)
@@ -611,7 +652,8 @@ print(card)
 # %% [markdown]
 # And as a picture. Hollow dots: what the roof allows. Filled dots: what was measured. The dotted line
 # between them is the room that the rest of this course works in. The decode dots move right as the batch
-# grows, for many rows share one reading of the weights; hold that thought for notebook 03.
+# grows, for all its *rows* (the requests that are computed together) share one reading of the weights; hold
+# that thought for notebook 03.
 
 # %%
 lengths, batches = (prompt_tokens,), (1, 8, 64)
@@ -664,7 +706,7 @@ show(Table([words["device"], "GB/s", "TPOT (floor)", "20 tokens (floor)"], rows,
 # A decode loop has two workers: the **host** (Python, which tokenizes, launches kernels, picks tokens,
 # sends text) and the **device**, which works through a queue. As long as the queue is never empty, the host
 # costs nothing. Below are five requests to the same model, each on its own time scale. In four of them
-# something is wrong. Which is which?
+# something is wrong. Which is which? (What the host does very briefly is drawn a little wider than it is.)
 
 # %%
 named = zip("ABCDE", FAULTS, strict=True)
@@ -677,10 +719,18 @@ widgets.show_figure(timelines(planted, lanes=lanes), words["timelines"])
 # host waits most of the time, and the device never rests. Waiting hurts only when the queue runs empty
 # **because** the host waited: then the device stands still until the host has woken up and launched again.
 #
-# ### Exercise: `find_bottleneck` · extra, 8 minutes
+# **Decide before you go on:** what keeps the device of each request waiting? Write a name from the legend, such
+# as `"launch"`; where the device itself sets the pace, `"device"`. Blanks are fine.
+
+# %%
+guess = {"request A": "", "request B": "", "request C": "", "request D": "", "request E": ""}
+
+# %% [markdown]
+# ### Exercise: `find_bottleneck` · extra, 9 minutes
 #
-# So do not look for the longest event. Look at the device's gaps, and blame each on **what the host was
-# doing when the gap began**.
+# Do not look for the longest event. Look at the device's gaps, and blame each on **what the host was doing when
+# the gap began**. (If you leave this one out: the cell below its check prints the answers all the same, and
+# they are worked out after it.)
 
 
 # %% answer="find_bottleneck"
@@ -718,12 +768,21 @@ check.find_bottleneck(find_bottleneck)
 find_bottleneck = check.use("find_bottleneck", find_bottleneck)
 
 for name, (host, busy) in planted.items():
-    print(f"{name}: {find_bottleneck(host, busy)}")
+    print(f"{name}: {find_bottleneck(host, busy):<12} your guess: {guess[name] or '–'}")
 
 # %% [markdown]
-# A to D have remedies, and none of them is a faster GPU (only E would gain from one): tokenize elsewhere or
-# earlier; launch fewer, larger kernels or a recorded graph of them (notebook 05); do not fetch a number from
-# the device inside the loop; stream from another thread.
+# Read the picture again with the answers:
+#
+# - **A, tokenize.** One long gap, before the first kernel: the host was still tokenizing. Remedy: tokenize
+#   elsewhere or earlier.
+# - **B, launch.** A comb: each kernel is over before the next one is launched. Remedy: fewer, larger kernels, or
+#   a recorded graph of them (notebook 05).
+# - **C, synchronize.** The host waits for each token's number. When the gap begins the queue is empty and the
+#   host is still waking up; only then does it sample and launch. Remedy: fetch no number inside the loop.
+# - **D, stream.** The kernels of a token run out while the host sends text. Remedy: stream from another thread.
+# - **E, device.** No gaps worth the name. Grey everywhere, and nothing wrong with it.
+#
+# None of A to D is cured by a faster GPU; only E would gain from one.
 #
 # ### The real thing
 #
@@ -735,6 +794,22 @@ found = profile.trace(profile.decode_steps(lm, PROMPT, 4), lm.device)
 print(found.summary())
 
 # %% [markdown]
+# Now the distance between a decode step and its floor can be taken apart:
+
+# %%
+untraced = found.untraced_gap_share  # on a GPU: kernels take their time whether recorded or not
+idle = found.gap_share if untraced is None else untraced
+show(tables.step_parts(tpot, decode["floor_ms"] / 1e3, idle))
+print(f"{len(found.kernels) / 4:,.0f} operations per token")
+
+# %% [markdown]
+# The floor counts bytes. But every operation also has a price of its own, paid in Python (second row) and inside
+# the operator (third row) before the first byte moves: some microseconds, hundreds of times per token. On a big
+# GPU that is what the device waits for: the loop is *launch-bound*. On a laptop look at the list above. What
+# stands there beside `linear`, which reads the weights, is the price of many small operations; and `linear`
+# itself may need longer than the bytes of its weights, for a product with a single vector rarely reaches the
+# memory's full speed. The price falls with the number of operations: fewer, larger ones (notebook 05).
+#
 # If `cat` stands high in your list: the plain cache is copied whenever it grows by a token (notebook 04).
 #
 # `found.export("decode.json")` writes a file for [Perfetto](https://ui.perfetto.dev). For those who have
@@ -773,7 +848,7 @@ for way, measurement in timing.compare(ways, device=lm.device, warmup=1, repeats
 # is launch-bound anyway, fetching costs little *yet*. Once launches are cheap (notebook 05), the same
 # `int(token)` becomes the bottleneck. Bottlenecks queue up behind each other.
 #
-# ### Exercise: `idle_share` · extra, 7 minutes
+# ### Exercise: `idle_share` · extra, 8 minutes
 #
 # Timelines of real GPUs have several *streams* whose kernels overlap. What share of a window is the device
 # idle?
@@ -995,7 +1070,6 @@ print(f"{true_speed:,.1f} tokens/s, {reported / true_speed:,.0f} times less than
 # hardware.
 
 # %%
-untraced = found.untraced_gap_share  # on a GPU: kernels take their time whether recorded or not
 here = tables.Baseline(
     model=lm.name,
     prompt_tokens=prompt_tokens,
@@ -1004,10 +1078,13 @@ here = tables.Baseline(
     tpot=tpot,
     tokens_per_second=report.tokens_per_second,
     mbu=used,
-    idle=found.gap_share if untraced is None else untraced,
+    idle=idle,
     waiting=found.causes()["waiting"] / found.seconds,
     ridge=ceilings.ridge,
     stages=stages.shares,
+    ttft_floor=card.ttft_floor,
+    tpot_floor=card.tpot_floor,
+    parameters=card.parameters,
 )
 show(tables.beside_record(here, h200))
 
@@ -1028,6 +1105,20 @@ ledger.add(
     memory=card.weight_bytes + card.kv_bytes,
 )
 ledger.show()
+
+# %% [markdown]
+# Does it meet the target? Here, and on the recorded GPU:
+
+# %%
+show(tables.target(here, h200))
+
+# %% [markdown]
+# What is missing is the factor in the verdict; the rows *at their floor* say how much of it can be won. Where the
+# floors lie within the target, this model on this machine could meet it, and what stands in the way is waste:
+# section 7 says where. Where a floor lies beyond it, no program can help: the model must cost less, or the
+# machine be another. On the recorded GPU the floors lie within, and the device idles most of the time: a faster
+# host, or less for it to do, is what is missing there. And all of this is *one* request: nobody has asked yet
+# what happens when a hundred people type at once.
 
 # %% [markdown]
 # ## Claims checked
@@ -1053,7 +1144,7 @@ show(tables.claims(here, h200))
 #   promises by different amounts.
 # - *Gaps are visible* (4a): true, with Nsight Systems or the portable `torch.profiler`. Recording slows the
 #   host down and widens them, so on a GPU the share is taken against an untraced run.
-# - *Synchronisation stalls the pipeline* (5): true when the queue would otherwise be full. In a
+# - *Synchronising stalls the pipeline* (5): true when the queue would otherwise be full. In a
 #   launch-bound loop the device idles with or without it, and on a CPU there is no queue.
 
 # %% [markdown]
@@ -1108,8 +1199,9 @@ show(tables.claims(here, h200))
 # how each defines them. Cost cards like yours decide which GPU is bought. Nsight Systems and Perfetto are
 # where performance engineers spend their mornings.
 #
-# **What next.** On a laptop the plain model's decode step waits for bytes. On a big GPU it waits for its host
-# first, which notebook 05 cures; then the bytes remain. So the next notebook, `02_compress`, makes them fewer.
+# **What next.** Look once more at what section 6 said about your decode step. Near its floor, it waits for
+# bytes. At several times its floor, as on the recorded GPU, overhead comes first, which notebook 05 cures; then
+# the bytes remain. So the next notebook, `02_compress`, makes them fewer: it lowers the floor itself.
 
 # %%
 progress.show("01_profile")

@@ -251,7 +251,9 @@ def test_tab_completion_and_help(home):
 def test_hints_come_one_by_one_and_stay_at_the_last(home, capsys):
     for number in (1, 2, 3, 3):
         check.hint("doubled")
-        assert f"Hint {number} of 3" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert f"Hint {number} of 3" in said
+        assert ("last hint" in said) == (number == 3) and ("next one" in said) == (number < 3)
     check.hint("doubled", 1)
     assert "Hint 1" in capsys.readouterr().out
     with pytest.raises(LabkitError, match="hints 1 to 3"):
@@ -358,7 +360,7 @@ def test_a_pass_is_remembered_and_a_later_failure_does_not_undo_it(home):
     assert part.minutes("core") == sum(
         one.exercise.minutes for one in part.lines if one.exercise.level == "core"
     )
-    assert f"Core takes {part.minutes('core')} min" in str(progress.report(["90_demo"]))
+    assert f"core ones takes about {part.minutes('core')} min" in str(progress.report(["90_demo"]))
     assert "✓ mean_gap" in str(progress.report(["90_demo"]))
 
 

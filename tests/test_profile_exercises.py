@@ -42,6 +42,7 @@ def test_core_path_fits_into_the_promised_minutes():
         "find_bottleneck",
         "stage_budget",
         "idle_share",
+        "step_cost",
     }
     assert len(EXERCISES) >= 7
 

@@ -72,6 +72,7 @@ def test_a_latency_report_adds_up(lm):
     assert sorted(one.e2e for one in report.runs)[1] == run.e2e
     assert report.text == lm.decode(list(generate(lm, PROMPT, 9).ids))
     assert "TTFT" in str(report) and "(n − 1)" in str(report)
+    assert repr(report) == str(report)
 
 
 def test_one_of_a_kind_is_singular(lm):

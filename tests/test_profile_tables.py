@@ -2,9 +2,19 @@
 
 import random
 
+import pytest
+
 from labkit.course.exercises.profile.planted import FAULTS, planted_timeline
 from labkit.course.plots.timelines import timelines
-from labkit.course.tables.profile import Baseline, beside_record, claims
+from labkit.course.tables.profile import (
+    Baseline,
+    beside_record,
+    claims,
+    stage_runs,
+    step_parts,
+    target,
+    verdict,
+)
 
 STAGES = {
     "preprocessing": 0.01,
@@ -29,6 +39,9 @@ def baseline(**changes):
         "waiting": 0.0,
         "ridge": 3.0,
         "stages": STAGES,
+        "ttft_floor": 0.01,
+        "tpot_floor": 0.001,
+        "parameters": 14_200_000,
     }
     return Baseline(**{**figures, **changes})
 
@@ -40,7 +53,8 @@ def record(untraced=0.8):
         "date": "2031-02-03",
         "badge": "recorded on NVIDIA H200, 2031-02-03",
         "figures": {
-            "model": {"name": "labcoder@7b"},
+            "model": {"name": "labcoder@7b", "parameters": 6_543_000_000},
+            "floors": {"ttft": 0.008, "tpot": 0.003},
             "latency": {
                 "prompt_tokens": 469,
                 "new_tokens": 32,
@@ -86,9 +100,52 @@ def test_without_a_record_there_is_no_empty_column():
 def test_claims_are_computed():
     table = claims(baseline(), record(untraced=None))
     assert [row[1] for row in table.rows][0] == table.rows[0][2] == "20.5 / 5.9 / 1.5\N{NO-BREAK SPACE}%"
-    assert [str(cell) for cell in table.rows[1][2:]] == ["135 ms (here)", "410 ms (labcoder@7b)"]
+    assert [str(cell) for cell in table.rows[1][2:]] == [
+        "135 ms (here, 14.2 M weights)",
+        "410 ms (labcoder@7b, 6.54 G weights)",
+    ]
     assert table.rows[2][2] == table.rows[2][3] == "1 / 0 / 90 / 6 / 2\N{NO-BREAK SPACE}%"
-    assert [str(cell) for cell in table.rows[4][2:]] == ["50%", "90%"]
+    assert [str(cell) for cell in table.rows[4][2:]] == ["50\N{NO-BREAK SPACE}%", "90\N{NO-BREAK SPACE}%"]
+    assert [str(cell) for cell in table.rows[5][2:]] == ["0\N{NO-BREAK SPACE}%", "3\N{NO-BREAK SPACE}%"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "met"),
+        ({"tpot": 0.0129}, "missed by 2.2 ×; the floor lies within it"),
+        (
+            {"ttft": 0.15, "tpot": 0.001},
+            "missed by 1.5 ×; the floor lies within it",
+        ),  # the first token is late
+        ({"tpot": 0.0129, "tpot_floor": 0.01}, "missed by 2.2 ×; even the floor lies beyond it"),
+        ({"ttft": 0.15, "ttft_floor": 0.12}, "missed by 1.5 ×; even the floor lies beyond it"),
+    ],
+)
+def test_the_target_is_judged_on_the_first_token_and_on_all(changes, said):
+    shown = cells(target(baseline(**changes), record()))
+    assert shown["verdict"] == [said, "missed by 3.2 ×; the floor lies within it"]
+    assert shown["tokens after 200 ms"][1] == "9" and shown["first token, at its floor"][1] == "8 ms"
+    assert cells(target(baseline(), None))["all 32 tokens"] == ["195 ms"]
+
+
+def test_a_verdict_follows_the_distance_from_the_floor():
+    assert "waits for bytes" in verdict("decode", "memory", 1.4, 1.0)
+    far = verdict("decode", "memory", 4.5, 1.0)
+    assert "4.5 × its floor" in far and "22%" in far and "overhead" in far and "waits" not in far
+    assert "computes" in verdict("prefill", "compute", 1.4, 1.0)
+    assert "overhead" in verdict("prefill", "compute", 10.0, 1.0)
+
+
+def test_the_parts_of_a_step_never_fall_below_nothing():
+    shares = [row[1] for row in step_parts(0.010, 0.0022, 0.3).rows]
+    assert shares == ["22%", "30%", "48%"]
+    assert [row[1] for row in step_parts(0.010, 0.009, 0.2).rows] == ["90%", "20%", "0%"]
+
+
+def test_ranges_of_stages_run_from_fastest_to_slowest():
+    table = stage_runs({"waiting": [{"prefill": 0.02}, {"prefill": 0.01}]}, ["prefill"])
+    assert table.rows == [["prefill", "10 ms – 20 ms"]]
 
 
 def test_timelines_draw_every_run_on_its_own_axis():

@@ -11,6 +11,7 @@ from labkit import timing
 from labkit.errors import LabkitError
 from labkit.timing import (
     Latency,
+    Measurement,
     compare,
     counted,
     measure,
@@ -69,6 +70,13 @@ def test_measure_does_not_record_the_warm_up(monkeypatch):
     assert found.seconds == pytest.approx([3.001, 1.001, 2.001])
     assert (found.median, found.best) == pytest.approx((2.001, 1.001))
     assert found.best < found.low < found.median < found.high
+
+
+def test_a_measurement_prints_a_range_that_holds_every_one_of_a_few_repeats():
+    assert str(Measurement((0.0877, 0.0855, 0.0883))) == "87.7 ms (min 85.5 ms, max 88.3 ms, n=3)"
+    assert str(Measurement((0.5,))) == "500 ms (n=1)"
+    assert str(Measurement(tuple(range(1, 12)))) == "6 s (10–90 %: 2 s to 10 s, n=11)"
+    assert "min 1 s, max 9 s" in str(Measurement(tuple(range(1, 10))))
 
 
 def test_compare_alternates_and_gives_both_the_same_input():

@@ -75,6 +75,8 @@ class Check:
         print(texts.text("hint.shown", number=shown, all=len(hints)), hints[shown - 1])
         if shown < len(hints):
             print(texts.text("hint.more", name=name))
+        else:
+            print(texts.text("hint.last", notebook=exercise.notebook))
         if not can_limit():
             print(texts.text("hint.interrupt"))
 

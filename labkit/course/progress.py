@@ -62,6 +62,8 @@ class Report:
             blocks.append("\n".join([_headline(part), *marks]))
         return "\n\n".join(blocks) or texts.text("progress.nothing")
 
+    __repr__ = __str__  # what a notebook without HTML shows
+
     def _repr_html_(self) -> str:
         if not self.notebooks:
             return f"<p>{html.escape(texts.text('progress.nothing'))}</p>"
@@ -126,9 +128,14 @@ def _headline(part: NotebookReport) -> str:
     fields = dict(
         zip(("core", "cores", "extra", "extras"), part.count("core") + part.count("extra"), strict=True)
     )
-    fields |= {f"{level}_minutes": part.minutes(level) for level in LEVELS}
+    fields |= {f"{level}_minutes": _about(part.minutes(level)) for level in LEVELS}
     earned, possible = part.points
     return texts.text("progress.headline", notebook=part.notebook, points=earned, possible=possible, **fields)
+
+
+def _about(minutes: int) -> int:
+    """Minutes to the nearest five: nobody works to the minute."""
+    return 5 * round(minutes / 5) if minutes > 5 else minutes
 
 
 def _detail(line: Line) -> str:

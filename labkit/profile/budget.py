@@ -112,6 +112,8 @@ class StageReport:
         lines.append(f"  waiting at stage borders cost {cost} (total with − total without)")
         return "\n".join(lines)
 
+    __repr__ = __str__  # the last line of a notebook's cell shows this
+
 
 def _spread(runs: tuple[StageRun, ...]) -> float:
     totals = Measurement(tuple(run.e2e for run in runs))

@@ -88,6 +88,8 @@ class CostCard:
 
         return render(self)
 
+    __repr__ = __str__  # the last line of a notebook's cell shows this
+
 
 def prefill_flops(shape: Shape, prompt: int, batch: int = 1) -> float:
     """FLOPs to process `batch` prompts and give one row of logits each.

@@ -77,12 +77,15 @@ class LatencyReport:
                 f"  TPOT  {self.tpot}   (E2E − TTFT) ÷ (n − 1)",
                 f"  ITL   p50 {duration(percentile(gaps, 50))}, p99 {duration(percentile(gaps, 99))}, "
                 f"max {duration(max(gaps))}   every gap, pooled",
-                f"  E2E   {self.e2e}   median run: "
-                f"{duration(run.ttft)} + {duration(run.tpot)} × {run.tokens - 1} = {duration(run.e2e)}",
+                f"  E2E   {self.e2e}   sent → last token",
+                f"        median run (the one whose E2E is the median): {duration(run.ttft)} + "
+                f"{duration(run.tpot)} × {run.tokens - 1} = {duration(run.e2e)}",
             ]
         return "\n".join(
             [*lines, f"  rate  {self.tokens_per_second:.1f} tokens/s   n ÷ E2E of the median run"]
         )
+
+    __repr__ = __str__  # the last line of a notebook's cell shows this
 
 
 def latency_report(

@@ -92,6 +92,8 @@ class Trace:
 
         return render(self)
 
+    __repr__ = summary  # the last line of a notebook's cell shows this, not thousands of spans
+
     def export(self, path: str | Path) -> Path:
         """Write Chrome-trace JSON, which Perfetto and chrome://tracing open."""
         path = Path(path)

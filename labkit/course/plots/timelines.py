@@ -35,6 +35,7 @@ ACTIVITY = {
     "detokenize": VERMILION,
 }
 BUSY = ORANGE
+LEAST = 0.003  # of the axis: a shorter event is drawn this wide, or nobody would see it
 
 
 @styled()
@@ -42,6 +43,8 @@ def timelines(
     runs: Mapping[str, tuple[Host, Device]], *, lanes: tuple[str, str] = ("host", "device")
 ) -> Figure:
     """Two lanes a run, each on its own time axis: the host's activities above, the device's busy intervals below.
+
+    Host events too short to be seen are drawn wider than they are, over their neighbours; the device's are true.
 
     Args:
         runs: title → (host, device), times in seconds.
@@ -67,9 +70,16 @@ def timelines(
 
 
 def _lanes(axes: Axes, host: Host, device: Device, scale: float) -> None:
-    for name, colour in ACTIVITY.items():
-        bars = [(start / scale, (end - start) / scale) for event, start, end in host if event == name]
-        axes.broken_barh(bars, (0.6, 0.8), facecolors=colour, snap=False, linewidth=0)
+    least = LEAST * max(host[-1][2], device[-1][1])
+    for short in (False, True):  # the short ones last, on top
+        for name, colour in ACTIVITY.items():
+            bars = [
+                ((start + end - width) / 2 / scale, width / scale)
+                for event, start, end in host
+                if event == name and (end - start < least) == short
+                for width in [max(end - start, least)]
+            ]
+            axes.broken_barh(bars, (0.6, 0.8), facecolors=colour, snap=False, linewidth=0)
     axes.broken_barh(
         [(start / scale, (end - start) / scale) for start, end in device],
         (-0.4, 0.8),

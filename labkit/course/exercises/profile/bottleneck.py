@@ -93,7 +93,7 @@ EXERCISES = [
         notebook="01_profile",
         level="extra",
         points=3,
-        minutes=8,
+        minutes=9,
         check=_check,
         reference=find_bottleneck,
     )

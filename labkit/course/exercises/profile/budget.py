@@ -107,7 +107,7 @@ EXERCISES = [
         notebook="01_profile",
         level="extra",
         points=3,
-        minutes=10,
+        minutes=12,
         check=_check_budget,
         reference=stage_budget,
     )

@@ -113,7 +113,7 @@ EXERCISES = [
         notebook="01_profile",
         level="core",
         points=3,
-        minutes=5,
+        minutes=6,
         check=_check,
         reference=time_async,
     )

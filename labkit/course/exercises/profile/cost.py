@@ -37,7 +37,7 @@ def _random_shape(rng: random.Random, width: int) -> dict[str, int]:
     kv_heads = rng.randint(1, 4)
     return {
         "weights": rng.randint(1_000, 9_000),
-        "layers": rng.randint(2, 7),
+        "layers": rng.choice([3, 5, 6, 7]),  # not 2 (key and value), not a width: mistakes must tell apart
         "heads": kv_heads * rng.choice([3, 5]),
         "kv_heads": kv_heads,
         "head_dim": rng.choice([8, 16, 24, 32]),
@@ -52,8 +52,10 @@ def _check_step_cost(fn: Callable, rng: random.Random) -> None:
         (rng.randint(3, 9), rng.randint(5, 30)),
         (1, 0),
     )
-    for index, (new, past) in enumerate(calls):
-        _judge_step_cost(fn, _random_shape(rng, width=4 if index % 2 else 2), new, past)
+    # in a width of 2, a cache counted in values would look like one without its values (or its keys)
+    widths = (rng.choice([1, 4]), 4, rng.choice([1, 4]), rng.choice([1, 4]))
+    for (new, past), width in zip(calls, widths, strict=True):
+        _judge_step_cost(fn, _random_shape(rng, width), new, past)
 
 
 def _judge_step_cost(fn: Callable, shape: dict[str, int], new: int, past: int) -> None:
@@ -87,6 +89,7 @@ def _judge_step_cost(fn: Callable, shape: dict[str, int], new: int, past: int) -
     typical_bytes = {
         "elements": weights + 2 * layers * dim * shape["kv_heads"] * (past + new),
         "weights_in_elements": weights + 2 * shape["kv_heads"] * row,
+        "cache_in_elements": weights * width + 2 * shape["kv_heads"] * row // width,
         "weights_per_token": weights * width * new + 2 * shape["kv_heads"] * row,
         "weights_on_seen": weights * width * (past + new) + 2 * shape["kv_heads"] * row,
         "no_layers_bytes": weights * width + 2 * shape["kv_heads"] * row // layers,
@@ -132,9 +135,9 @@ EXERCISES = [
     Exercise(
         name="step_cost",
         notebook="01_profile",
-        level="core",
+        level="extra",
         points=3,
-        minutes=6,
+        minutes=12,
         check=_check_step_cost,
         reference=step_cost,
     ),
@@ -143,7 +146,7 @@ EXERCISES = [
         notebook="01_profile",
         level="core",
         points=2,
-        minutes=3,
+        minutes=4,
         check=_check_roofline,
         reference=roofline,
     ),

@@ -102,7 +102,7 @@ EXERCISES = [
         notebook="01_profile",
         level="extra",
         points=2,
-        minutes=7,
+        minutes=8,
         check=_check_idle,
         reference=idle_share,
     )
