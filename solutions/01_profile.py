@@ -423,12 +423,11 @@ if h200:
 show(tables.stage_runs(kinds, ["prefill", "decode", "sampling"]))
 
 # %% [markdown]
-# Look at the recorded GPU. Sampling takes the same with and without waiting: nothing is left to wait for. Its
-# host is slower than the GPU, so the queue is always empty. (Section 7 finds out why.) And its prefill, which
-# should *shrink* when its clock stops before the work is done, has the wider bar without waiting? Its fastest
-# run does not: launching a prefill takes this host a different time in every run, and the run in the middle by
-# total happened to have a slow one. No time has moved there; one run may be trusted that far and no further.
-# The faster a host gets, the more a clock that does not wait will lie.
+# Look at the recorded GPU in the table. Sampling takes the same with and without waiting: nothing is left to wait
+# for. Its host is slower than the GPU, so the queue is always empty. (Section 7 finds out why.) Its prefill should
+# *shrink* when the clock stops before the work is done; instead the two ranges overlap, because launching a
+# prefill takes this host a different time in every run. No time has moved there, and no single run would have
+# told you so. The faster a host gets, the more a clock that does not wait will lie.
 #
 # And compilation? It is paid **once**, by whoever comes first, so its share is whatever you divide it by.
 # Here the decode step goes through `torch.compile`. Without a GPU the graph is only captured, not
