@@ -175,6 +175,16 @@ def test_one_slot_may_be_observed_several_times_in_a_step():
     assert state._output[0].sum() == 0 and state._prompt[1].nonzero().tolist() == [[4]]
 
 
+def test_inference_mode_may_come_and_go():
+    state, index = BatchSampler(2, VOCAB), torch.tensor([0])
+    with torch.inference_mode():
+        state.set(0, Sampling(temperature=1.0, presence_penalty=1.0), 0, [1])
+        state.observe([0], state.sample(logits_of(1), [0], index).tokens)
+    state.set(1, Sampling(presence_penalty=1.0), 0, [2])
+    state.observe([0], state.sample(logits_of(1), [0], index).tokens)
+    assert state._output[0].sum() == 2
+
+
 class Operations(TorchDispatchMode):
     """Names of all tensor operations that run."""
 

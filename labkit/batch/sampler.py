@@ -198,8 +198,9 @@ class BatchSampler:
                 )
         if self._prompt is None or self._output is None:
             shape = len(self._sampling), self.vocab
-            self._prompt = torch.zeros(shape, dtype=torch.bool, device=self.device)
-            self._output = torch.zeros(shape, dtype=torch.int32, device=self.device)
+            with torch.inference_mode(False):  # else nobody outside that mode could write to them later
+                self._prompt = torch.zeros(shape, dtype=torch.bool, device=self.device)
+                self._output = torch.zeros(shape, dtype=torch.int32, device=self.device)
         before, since = self._send(prompt, output)
         self._prompt[slot].zero_().index_fill_(0, before, True)
         self._output[slot].zero_().scatter_add_(0, since, torch.ones_like(since, dtype=torch.int32))
