@@ -89,7 +89,9 @@ class PagedCache:
             tuple(len(chunk.ids) for chunk in chunks),
             lengths,
             torch.tensor(slots, device=device),
-            torch.tensor([row + [0] * (widest - len(row)) for row in blocks], dtype=torch.int32, device=device),
+            torch.tensor(
+                [row + [0] * (widest - len(row)) for row in blocks], dtype=torch.int32, device=device
+            ),
             torch.tensor(lengths, dtype=torch.int32, device=device),
         )
         positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + len(chunk.ids))]

@@ -7,7 +7,7 @@ block at a time, share blocks with rows that begin alike, and copy a shared bloc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from labkit.cache.pool import OutOfBlocks
 from labkit.cache.prefix import PrefixCache
@@ -16,12 +16,20 @@ from labkit.errors import LabkitError
 
 @dataclass
 class Row:
-    """One row's blocks. `length` tokens are stored for good; `published` blocks can be found by others."""
+    """One row's blocks.
 
-    blocks: list[int] = field(default_factory=list)
-    length: int = 0
-    published: int = 0
-    name: int = 0
+    `length` tokens are stored for good. `names` are those of its published blocks, after the root's: one more
+    than there are published blocks.
+    """
+
+    blocks: list[int]
+    length: int
+    names: list[int]
+
+    @property
+    def published(self) -> int:
+        """Full blocks at the beginning that others can find, here or in an equal block of theirs."""
+        return len(self.names) - 1
 
 
 class BlockTables:
@@ -59,8 +67,7 @@ class BlockTables:
         self.rows[row] = Row(
             blocks=[entry.block for entry in found],
             length=len(found) * self.block_size,
-            published=len(found),
-            name=found[-1].name if found else self.prefix.root(salt),
+            names=[self.prefix.root(salt), *(entry.name for entry in found)],
         )
         return self.rows[row].length
 
@@ -68,9 +75,18 @@ class BlockTables:
         """Blocks that hold `tokens` tokens."""
         return -(-tokens // self.block_size)
 
+    def admissible(self, tokens: Sequence[int], salt: str = "", spare: int = 0) -> bool:
+        """Whether a row of these tokens could be opened and reserved now, `spare` blocks left over."""
+        found = self.prefix.lookup(tokens, salt, record=False) if self.share else []
+        fresh = self.blocks_for(len(tokens)) - len(found)
+        # a cached block that the row will hold is no longer there to be given out
+        revived = sum(self.pool.references(entry.block) == 0 for entry in found)
+        return fresh + revived + spare <= self.pool.available
+
     def missing(self, row: int, length: int) -> int:
         """Blocks that `reserve(row, length)` would take from the pool."""
-        return self.blocks_for(length) - len(self.rows[row].blocks) + len(self._to_copy(row, length))
+        grow = max(0, self.blocks_for(length) - len(self.rows[row].blocks))
+        return grow + len(self._to_copy(row, length))
 
     def reserve(self, row: int, length: int) -> None:
         """Make room for tokens up to `length`, none of it shared where it will be written.
@@ -118,17 +134,20 @@ class BlockTables:
         while (mine.published + 1) * size <= length:
             start = mine.published * size
             block = mine.blocks[mine.published]
-            mine.name = self.prefix.publish(mine.name, tokens[start : start + size], block)
-            mine.published += 1
+            mine.names.append(self.prefix.publish(mine.names[-1], tokens[start : start + size], block))
 
-    def fork(self, row: int, child: int) -> None:
-        """Begin `child` with everything that `row` has stored; both may grow, and copy when they write."""
+    def fork(self, row: int, child: int, length: int | None = None) -> None:
+        """Begin `child` with the first `length` tokens that `row` has stored, all by default.
+
+        Both may grow; whoever writes into a shared block copies it first.
+        """
         if child in self.rows:
             raise LabkitError(f"Row {child} is open already.", "Release it, or use another number.")
         mine = self.rows[row]
-        blocks = mine.blocks[: self.blocks_for(mine.length)]
+        length = mine.length if length is None else min(length, mine.length)
+        blocks = mine.blocks[: self.blocks_for(length)]
         self.pool.share(blocks)
-        self.rows[child] = Row(list(blocks), mine.length, mine.published, mine.name)
+        self.rows[child] = Row(blocks, length, mine.names[: length // self.block_size + 1])
 
     def truncate(self, row: int, length: int) -> None:
         """Keep only what holds the first `length` tokens: rejected guesses, or room reserved and not used.

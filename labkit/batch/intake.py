@@ -1,0 +1,79 @@
+"""From a request to rows: checks that it can ever run, and gives its samples their numbers and seeds."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from labkit.batch.draws import sample_seed
+from labkit.batch.request import Request, Sample, Ticket
+from labkit.batch.row import Row
+from labkit.batch.scheduler import Scheduler
+from labkit.batch.text import TextStream
+from labkit.errors import LabkitError
+
+
+class Intake:
+    """Accepts requests for one engine; the arguments are the engine's."""
+
+    def __init__(self, scheduler: Scheduler, tokenizer: Any, positions: int | None, seed: int) -> None:
+        self._scheduler = scheduler
+        self._tokenizer = tokenizer
+        self._positions = positions
+        self._seed = seed
+        self._tickets = count()
+        self._rows = count()
+
+    def accept(self, request: Request, arrival: float) -> tuple[Ticket, list[Row]]:
+        """A ticket and its rows, not queued yet.
+
+        Raises:
+            LabkitError: it can never run, with the reason.
+        """
+        prompt = self._ids(request)
+        self._check(request, len(prompt))
+        number = next(self._tickets)
+        ticket = Ticket(number, request, prompt, arrival, [Sample() for _ in range(request.samples)])
+        chosen = request.sampling.seed
+        first = sample_seed(self._seed, number + 1) if chosen is None else chosen
+        rows: list[Row] = []
+        for index in range(request.samples):
+            name = next(self._rows)
+            rows.append(
+                Row(
+                    number=name,
+                    ticket=ticket,
+                    sample_index=index,
+                    order=self._scheduler.place(arrival, request.priority, name),
+                    tokens=list(prompt),
+                    seed=sample_seed(first, index),
+                    text=TextStream(self._tokenizer, request.stop),
+                    leader=rows[0] if rows else None,
+                )
+            )
+        return ticket, rows
+
+    def _ids(self, request: Request) -> tuple[int, ...]:
+        if self._tokenizer is None and (isinstance(request.prompt, str) or request.stop):
+            raise LabkitError(
+                "This engine has no tokenizer, and the request holds text.", "Give token ids and stop_ids."
+            )
+        if isinstance(request.prompt, str):
+            return tuple(self._tokenizer(request.prompt, verbose=False)["input_ids"])
+        return tuple(int(token) for token in request.prompt)
+
+    def _check(self, request: Request, prompt: int) -> None:
+        if prompt == 0:
+            raise LabkitError("The prompt has no tokens.", "Give some text.")
+        if self._positions is not None and prompt + request.max_tokens > self._positions:
+            raise LabkitError(
+                f"{prompt} prompt tokens and {request.max_tokens} new ones exceed the {self._positions} positions.",
+                f"Ask for {max(0, self._positions - prompt)} new tokens at most, or shorten the prompt.",
+            )
+        tables = self._scheduler.tables
+        room = tables.pool.total * tables.block_size
+        if prompt > room:
+            raise LabkitError(
+                f"The prompt has {prompt} tokens, and the whole KV pool holds {room}.",
+                "Shorten it, or make the pool larger.",
+            )

@@ -1,0 +1,63 @@
+"""What an engine did, step by step: for pictures, for cost models and for a service's dashboards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One step.
+
+    Args:
+        start, end: when it was scheduled and when its tokens were known [s].
+        rows: who ran, as (request, sample, tokens run).
+        decodes: rows that ran a single token.
+        tokens: tokens that ran.
+        context: tokens that those of decoding rows looked at, summed.
+        pairs: query-key pairs of the longer pieces, summed.
+        drawn: new output tokens.
+        running, waiting: rows at its end.
+        used, cached, free: KV blocks at its end.
+        preemptions: how many rows have given way since the engine began.
+    """
+
+    start: float
+    end: float
+    rows: tuple[tuple[int, int, int], ...]
+    decodes: int
+    tokens: int
+    context: int
+    pairs: int
+    drawn: int
+    running: int
+    waiting: int
+    used: int
+    cached: int
+    free: int
+    preemptions: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it took [s]."""
+        return self.end - self.start
+
+
+@dataclass
+class Metrics:
+    """The steps of an engine, the latest `keep` of them, and totals over all."""
+
+    keep: int = 100_000
+    steps: list[StepRecord] = field(default_factory=list)
+    count: int = 0
+    drawn: int = 0
+    tokens: int = 0
+
+    def add(self, record: StepRecord) -> None:
+        """Note a step."""
+        self.count += 1
+        self.drawn += record.drawn
+        self.tokens += record.tokens
+        self.steps.append(record)
+        if len(self.steps) > 2 * self.keep:
+            del self.steps[: -self.keep]

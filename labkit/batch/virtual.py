@@ -1,0 +1,130 @@
+"""The engine on a virtual clock: policies tried in seconds, at a scale that no laptop has.
+
+Engine, scheduler and block tables are the real ones. Only the model is missing: a step takes the time that a
+cost model says, and every token is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from labkit.batch.metrics import StepRecord
+from labkit.batch.row import Step
+from labkit.batch.runner import Drawn
+from labkit.errors import LabkitError
+
+TERMS = ("step", "token", "decode row", "context token", "pair")
+
+
+class VirtualClock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        """The time [s]."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def until(self, moment: float) -> None:
+        """Let time pass until a moment, if it lies ahead."""
+        self.now = max(self.now, moment)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds of a step: a fixed part, and a part for each token, decoding row, context token and query-key pair.
+
+    The terms are those that the roofline names: weights are read once a step, tokens cost arithmetic, decoding
+    rows read their context, long pieces of prompts pay for pairs of query and key.
+    """
+
+    step: float
+    token: float = 0.0
+    row: float = 0.0
+    context: float = 0.0
+    pair: float = 0.0
+
+    def seconds(self, tokens: int, rows: int, context: int, pairs: int) -> float:
+        """Predicted time of a step [s]."""
+        return self.step + self.token * tokens + self.row * rows + self.context * context + self.pair * pairs
+
+    @classmethod
+    def fit(cls, records: Sequence[StepRecord]) -> CostModel:
+        """Fit to measured steps: least squares of the relative error, no part negative.
+
+        A negative part is set to zero and the others fitted again (active-set non-negative least squares,
+        Lawson and Hanson 1974, in its simplest form).
+
+        Raises:
+            LabkitError: fewer steps than parts.
+        """
+        if len(records) < len(TERMS):
+            raise LabkitError(
+                f"{len(records)} measured steps cannot tell {len(TERMS)} costs apart.",
+                "Run more requests of different lengths.",
+            )
+        work = np.array([[1, r.tokens, r.decodes, r.context, r.pairs] for r in records], dtype=float)
+        seconds = np.array([r.seconds for r in records])
+        scaled, costs = work / seconds[:, None], np.zeros(len(TERMS))
+        active = list(np.flatnonzero(work.any(axis=0)))
+        while active:
+            found, *_ = np.linalg.lstsq(scaled[:, active], np.ones(len(records)), rcond=None)
+            if (found >= 0).all():
+                costs[active] = found
+                break
+            del active[int(found.argmin())]
+        return cls(*costs.tolist())
+
+
+@dataclass
+class CostFlight:
+    """A step that is over as soon as its time has passed."""
+
+    step: Step
+    token: int
+
+    def wait(self) -> list[Drawn]:
+        """The same token for everybody."""
+        return [Drawn([self.token] * work.wanted) for work in self.step.works]
+
+
+class CostRunner:
+    """Pretends to run steps: advances a virtual clock by what the cost model says.
+
+    Args:
+        clock: the engine's clock.
+        costs: seconds of a step.
+        token: what every row draws; outputs end by their length, so requests should ignore the end of text.
+    """
+
+    overlaps = False
+
+    def __init__(self, clock: VirtualClock, costs: CostModel, token: int = 0) -> None:
+        self.clock = clock
+        self.costs = costs
+        self.token = token
+
+    def launch(self, step: Step) -> CostFlight:
+        """Let the step's time pass."""
+        ones = [work for work in step.works if work.tokens == 1]
+        long = [work for work in step.works if work.tokens > 1]
+        self.clock.advance(
+            self.costs.seconds(
+                step.tokens,
+                len(ones),
+                sum(work.stop for work in ones),
+                sum(work.tokens * (work.start + work.stop + 1) // 2 for work in long),
+            )
+        )
+        return CostFlight(step, self.token)
+
+    def close(self) -> None:
+        """Nothing to release."""
