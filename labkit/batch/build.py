@@ -46,8 +46,9 @@ def blocks_that_fit(lm: LM, rows: int, step_tokens: int, block_size: int, *, qua
             f"{max(free, 0) / GIB:.2f} GiB are left for the KV cache of {lm.name}, less than two blocks.",
             "Take a smaller model, fewer rows, fewer tokens a step, or smaller blocks.",
         )
-    most = rows * -(-shape_of(lm.config).positions // block_size)
-    return min(free // size - 1, most)
+    positions = position_limit(lm.config)
+    fits = free // size - 1
+    return fits if positions is None else min(fits, rows * -(-positions // block_size))
 
 
 def engine_for(
