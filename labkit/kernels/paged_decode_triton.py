@@ -44,7 +44,7 @@ def _bend(scores, scale, CAP: tl.constexpr):
     return scores
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["table_row", "shares"])  # they vary from step to step: no compilation for each
 def attend_kernel(query, keys, values, key_scales, value_scales, table, visible, out, sums, scale, query_row,
                   query_head, table_row, shares, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
                   DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
@@ -116,7 +116,7 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
     tl.store(out + target[:, None] * DIM + dims[None, :], result, mask=own)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["shares"])
 def combine_kernel(partial, sums, visible, out, shares, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
                    SHARES_PAD: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr,
                    WINDOW: tl.constexpr):  # fmt: skip
