@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from labkit.batch.intake import Intake
-from labkit.batch.metrics import Metrics, StepRecord
+from labkit.batch.metrics import Metrics, record_step
 from labkit.batch.output import Output
 from labkit.batch.proposer import accepted
 from labkit.batch.request import Event, Reason, Request, Ticket
@@ -92,6 +92,11 @@ class Engine:
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and every event was handed out."""
         return not self._rows and self._flight is None and not self._events
+
+    @property
+    def in_flight(self) -> bool:
+        """A step has been launched whose tokens are not known yet."""
+        return self._flight is not None
 
     @property
     def wakes(self) -> float:
@@ -184,7 +189,7 @@ class Engine:
             return
         now = self.clock()
         new = sum(self._accept(work, got, now) for work, got in zip(flight.step.works, drawn, strict=True))
-        self.metrics.add(self._record(flight.step, start, now, new))
+        self.metrics.add(record_step(flight.step, self.scheduler, start, now, new))
 
     def _accept(self, work: Work, drawn: Drawn, now: float) -> int:
         """Take over one row's part of a step; returns how many tokens that gave."""
@@ -247,23 +252,3 @@ class Engine:
         ]
         for row in [row for rows in late for row in rows]:
             self._end(row, Reason.DEADLINE)
-
-    def _record(self, step: Step, start: float, end: float, drawn: int) -> StepRecord:
-        pool, works = self.scheduler.tables.pool, step.works
-        long = [work for work in works if work.tokens > 1]
-        return StepRecord(
-            start,
-            end,
-            tuple((work.row.ticket.number, work.row.sample_index, work.tokens) for work in works),
-            len(works) - len(long),
-            step.tokens,
-            sum(work.stop for work in works if work.tokens == 1),
-            sum(work.tokens * (work.start + work.stop + 1) // 2 for work in long),
-            drawn,
-            len(self.scheduler.running),
-            self.scheduler.waiting,
-            pool.used,
-            pool.cached,
-            pool.free,
-            self.scheduler.preemptions,
-        )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from labkit.batch.row import Step
+from labkit.batch.scheduler import Scheduler
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -61,3 +64,33 @@ class Metrics:
         self.steps.append(record)
         if len(self.steps) > 2 * self.keep:
             del self.steps[: -self.keep]
+
+
+def step_work(step: Step) -> tuple[int, int, int, int]:
+    """What a step costs for: its tokens, rows that decode, the context they read, and pairs of the longer pieces."""
+    ones = [work for work in step.works if work.tokens == 1]
+    long = [work for work in step.works if work.tokens > 1]
+    pairs = sum(work.tokens * (work.start + work.stop + 1) // 2 for work in long)
+    return step.tokens, len(ones), sum(work.stop for work in ones), pairs
+
+
+def record_step(step: Step, scheduler: Scheduler, start: float, end: float, drawn: int) -> StepRecord:
+    """The record of a step that has just been committed."""
+    pool = scheduler.tables.pool
+    tokens, decodes, context, pairs = step_work(step)
+    return StepRecord(
+        start=start,
+        end=end,
+        rows=tuple((work.row.ticket.number, work.row.sample_index, work.tokens) for work in step.works),
+        decodes=decodes,
+        tokens=tokens,
+        context=context,
+        pairs=pairs,
+        drawn=drawn,
+        running=len(scheduler.running),
+        waiting=scheduler.waiting,
+        used=pool.used,
+        cached=pool.cached,
+        free=pool.free,
+        preemptions=scheduler.preemptions,
+    )

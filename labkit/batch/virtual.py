@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from labkit.batch.metrics import StepRecord
+from labkit.batch.metrics import StepRecord, step_work
 from labkit.batch.row import Step
 from labkit.batch.runner import Drawn
 from labkit.errors import LabkitError
@@ -114,16 +114,7 @@ class CostRunner:
 
     def launch(self, step: Step) -> CostFlight:
         """Let the step's time pass."""
-        ones = [work for work in step.works if work.tokens == 1]
-        long = [work for work in step.works if work.tokens > 1]
-        self.clock.advance(
-            self.costs.seconds(
-                step.tokens,
-                len(ones),
-                sum(work.stop for work in ones),
-                sum(work.tokens * (work.start + work.stop + 1) // 2 for work in long),
-            )
-        )
+        self.clock.advance(self.costs.seconds(*step_work(step)))
         return CostFlight(step, self.token)
 
     def close(self) -> None:

@@ -1,0 +1,185 @@
+"""`labkit bench batch`: the same requests through every scheduler, and through transformers beside ours.
+
+Two loads of seeded prompts from real text: outputs of one length, and of very different lengths. All requests
+are there at the start, so the figure is throughput; times to first tokens are those of a queue that everybody
+joined at once. The virtual engine, fitted to the steps of the first load, predicts the second.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from labkit.batch import peers
+from labkit.batch.build import engine_for
+from labkit.batch.engine import Engine
+from labkit.batch.policy import Continuous, Policy, dynamic, static
+from labkit.batch.replay import Replay, replay
+from labkit.batch.scheduler import Scheduler
+from labkit.batch.virtual import CostModel, CostRunner, VirtualClock
+from labkit.batch.workload import Arrival, skewed, workload
+from labkit.cache.tables import BlockTables
+from labkit.models import LM, load
+from labkit.quality import evaluation_text
+from labkit.timing import duration
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Sizes of the benchmark. `alone`: how many requests are run one by one, the rest being extrapolated."""
+
+    requests: int
+    prompts: tuple[int, int]
+    new: int
+    skew: tuple[tuple[int, int], tuple[int, int], float]
+    batch: int
+    rows: int
+    window: float = 0.2
+    alone: int = 8
+
+
+def plan_for(device_type: str) -> Plan:
+    """256 requests of 32–512 tokens, 128 new, on a GPU; 32 of 16–128 tokens, 64 new, on a CPU."""
+    if device_type == "cuda":
+        return Plan(256, (32, 512), 128, ((16, 96), (256, 512), 0.25), batch=64, rows=256)
+    return Plan(32, (16, 128), 64, ((8, 24), (192, 256), 0.15), batch=8, rows=32)
+
+
+def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = None) -> dict[str, Any]:
+    """Measure, print a short table and a line of JSON, and return all figures."""
+    lm = load(model, device=device)
+    plan = plan or plan_for(lm.device.type)
+    text = lm.encode(evaluation_text("fixed"))[0].tolist()
+    equal = workload(text, plan.requests, prompts=plan.prompts, outputs=(plan.new, plan.new), seed=1)
+    uneven = workload(text, plan.requests, prompts=plan.prompts, outputs=skewed(*plan.skew), seed=2)
+    figures: dict[str, Any] = {"plan": asdict(plan), "model": lm.name, "loads": {}}
+    for name, load_ in (("equal", equal), ("skewed", uneven)):
+        figures["loads"][name] = _load(lm, load_, plan)
+    figures["prediction"] = _prediction(figures["loads"], uneven, plan)
+    for one in figures["loads"].values():
+        one["ours"]["continuous"].pop("records")
+    _print(figures)
+    return figures
+
+
+def _load(lm: LM, arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
+    requests = [arrival.request for arrival in arrivals]
+    some = requests[: plan.alone]
+    peers.one_by_one(lm, [replace(some[0], max_tokens=8)])  # warm up
+    seconds = peers.one_by_one(lm, some)
+    tokens = sum(request.max_tokens for request in some)
+    found: dict[str, Any] = {
+        "output_tokens": sum(request.max_tokens for request in requests),
+        "one_by_one": {"requests": len(some), "seconds": seconds, "tokens_per_second": tokens / seconds},
+        "ours": {},
+        "transformers": _transformers(lm, requests) if lm.device.type == "cuda" else {},
+    }
+    policies: dict[str, Policy] = {
+        "static": static(plan.batch),
+        "dynamic": dynamic(plan.batch, plan.window),
+        "continuous, rows of the static batch": Continuous(plan.batch),
+        "continuous": Continuous(),
+    }
+    for name, policy in policies.items():
+        found["ours"][name] = _ours(lm, arrivals, policy, plan, keep=name == "continuous")
+    return found
+
+
+def _ours(lm: LM, arrivals: Sequence[Arrival], policy: Policy, plan: Plan, *, keep: bool) -> dict[str, Any]:
+    with engine_for(lm, policy, rows=plan.rows) as engine:
+        engine.run(
+            [replace(arrival.request, max_tokens=4, salt="warm") for arrival in arrivals[: plan.batch]]
+        )
+        engine.scheduler.tables.pool.drop_cached()
+        before = engine.metrics.count
+        result = replay(engine, arrivals)
+        steps = engine.metrics.steps[before:]
+        figures = _figures(result) | {
+            "steps": len(steps),
+            "rows_a_step": sum(len(step.rows) for step in steps) / len(steps),
+            "preemptions": engine.scheduler.preemptions,
+            "blocks": engine.scheduler.tables.pool.total,
+        }
+        if keep:
+            figures["records"] = steps
+    release(lm)
+    return figures
+
+
+def release(lm: LM) -> None:
+    """Give memory of what has just been closed back to the device."""
+    gc.collect()
+    if lm.device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _figures(result: Replay) -> dict[str, Any]:
+    return {
+        "seconds": result.seconds,
+        "tokens_per_second": result.tokens_per_second,
+        "ttft": {q: result.ttft(q) for q in (50, 95)},
+        "e2e": {q: result.e2e(q) for q in (50, 95)},
+    }
+
+
+def _transformers(lm: LM, requests: Sequence[Any]) -> dict[str, Any]:
+    """Its continuous batching at its own defaults, and with graphs and overlap each way; the best one counts."""
+    found: dict[str, Any] = {}
+    tokens = sum(request.max_tokens for request in requests)
+    settings: dict[str, dict[str, Any]] = {
+        "defaults": {},
+        "no graphs": {"use_cuda_graph": False, "use_async_batching": False},
+    }
+    for name, chosen in settings.items():
+        try:
+            seconds, outputs = peers.transformers_continuous(lm, requests, **chosen)
+            whole = sum(map(len, outputs)) == tokens
+            found[name] = {"seconds": seconds, "tokens_per_second": tokens / seconds, "complete": whole}
+        except Exception as error:  # a setting that this build lacks is a finding, not a failure of ours
+            found[name] = {"unavailable": f"{type(error).__name__}: {error}"[:300]}
+        release(lm)
+    return found
+
+
+def _prediction(loads: dict[str, Any], arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
+    """The second load on the virtual clock, with costs fitted to the steps of the first."""
+    costs = CostModel.fit(loads["equal"]["ours"]["continuous"]["records"])
+    clock = VirtualClock()
+    measured = loads["skewed"]["ours"]["continuous"]
+    tables = BlockTables(measured["blocks"], 16)
+    engine = Engine(CostRunner(clock, costs), Scheduler(tables, Continuous(), rows=plan.rows), clock=clock)
+    predicted = _figures(replay(engine, arrivals))
+    return {
+        "costs": asdict(costs),
+        "predicted": predicted,
+        "ratio": predicted["seconds"] / measured["seconds"],
+    }
+
+
+def _print(figures: dict[str, Any]) -> None:
+    headline: dict[str, Any] = {"bench": "batch", "model": figures["model"]}
+    for name, one in figures["loads"].items():
+        print(f"{name}: {one['output_tokens']:,} output tokens")
+        alone = one["one_by_one"]
+        print(
+            f"  {alone['tokens_per_second']:9,.0f} tokens/s  one by one through generate ({alone['requests']})"
+        )
+        for setting, peer in one["transformers"].items():
+            rate = peer.get("tokens_per_second")
+            said = f"{rate:9,.0f} tokens/s" if rate else f"  {peer['unavailable'][:60]}"
+            print(f"  {said}  transformers' continuous batching, {setting}")
+        for policy, ours in one["ours"].items():
+            rate, first = ours["tokens_per_second"], duration(ours["ttft"][95])
+            print(
+                f"  {rate:9,.0f} tokens/s  {policy} (TTFT p95 {first}, {ours['rows_a_step']:.0f} rows a step)"
+            )
+        headline[name] = {policy: round(ours["tokens_per_second"], 1) for policy, ours in one["ours"].items()}
+        headline[name]["one by one"] = round(alone["tokens_per_second"], 1)
+    prediction = figures["prediction"]
+    print(f"virtual engine, skewed load: predicted ÷ measured seconds = {prediction['ratio']:.2f}")
+    print(json.dumps(headline | {"prediction_ratio": round(prediction["ratio"], 3)}))
