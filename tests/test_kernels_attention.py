@@ -81,6 +81,14 @@ def test_a_row_of_nothing_gives_zeros_and_a_row_of_nan_stays_alone():
         assert (out[3] == 0).all()
 
 
+@pytest.mark.parametrize("options", OPTIONS[:3], ids=str)
+def test_many_rows_come_back_in_their_order(options):
+    lengths = [(37 * row) % 29 + 1 for row in range(3 * attention.DECODE_ROWS + 1)]
+    rows = Rows(len(lengths), [1] * len(lengths), lengths, 4)
+    out = attention.paged_decode(rows.query, rows.pages, rows.table, rows.layout.visible, **options)
+    torch.testing.assert_close(out, rows.expected(**options), rtol=1e-12, atol=1e-12)
+
+
 def test_packed_rows_without_a_store():
     lengths = [1, 1, 9, 30, 1]
     rows = Rows(2, lengths, lengths, 4)
