@@ -20,6 +20,7 @@ from labkit.batch.build import engine_for
 from labkit.batch.engine import Engine
 from labkit.batch.policy import Continuous, Policy, dynamic, static
 from labkit.batch.replay import Replay, replay
+from labkit.batch.request import Request
 from labkit.batch.scheduler import Scheduler
 from labkit.batch.virtual import CostModel, CostRunner, VirtualClock
 from labkit.batch.workload import Arrival, skewed, workload
@@ -27,6 +28,12 @@ from labkit.cache.tables import BlockTables
 from labkit.models import LM, load
 from labkit.quality import evaluation_text
 from labkit.timing import duration
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "no graphs": {"use_cuda_graph": False, "use_async_batching": False},
+}
+"""Of transformers' continuous batching: its own choice, which takes graphs and overlaps, and without either."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +64,13 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
     text = lm.encode(evaluation_text("fixed"))[0].tolist()
     equal = workload(text, plan.requests, prompts=plan.prompts, outputs=(plan.new, plan.new), seed=1)
     uneven = workload(text, plan.requests, prompts=plan.prompts, outputs=skewed(*plan.skew), seed=2)
-    figures: dict[str, Any] = {"plan": asdict(plan), "model": lm.name, "loads": {}}
-    for name, load_ in (("equal", equal), ("skewed", uneven)):
-        figures["loads"][name] = _load(lm, load_, plan)
+    first = _equal(lm, equal, plan)
+    second = _skewed(lm, uneven, plan, _best(first["transformers"]))
+    figures: dict[str, Any] = {
+        "plan": asdict(plan),
+        "model": lm.name,
+        "loads": {"equal": first, "skewed": second},
+    }
     figures["prediction"] = _prediction(figures["loads"], uneven, plan)
     for one in figures["loads"].values():
         one["ours"]["continuous"].pop("records")
@@ -67,27 +78,39 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
     return figures
 
 
-def _load(lm: LM, arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
+def _equal(lm: LM, arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
+    """The first load, through everything."""
     requests = [arrival.request for arrival in arrivals]
     some = requests[: plan.alone]
     peers.one_by_one(lm, [replace(some[0], max_tokens=8)])  # warm up
-    seconds = peers.one_by_one(lm, some)
-    tokens = sum(request.max_tokens for request in some)
-    found: dict[str, Any] = {
+    seconds, tokens = peers.one_by_one(lm, some), sum(request.max_tokens for request in some)
+    found = {
         "output_tokens": sum(request.max_tokens for request in requests),
         "one_by_one": {"requests": len(some), "seconds": seconds, "tokens_per_second": tokens / seconds},
-        "ours": {},
-        "transformers": _transformers(lm, requests) if lm.device.type == "cuda" else {},
+        "transformers": _transformers(lm, requests, SETTINGS) if lm.device.type == "cuda" else {},
     }
-    policies: dict[str, Policy] = {
+    return found | {
+        "ours": _policies(lm, arrivals, plan, ("static", "dynamic", "continuous, few", "continuous"))
+    }
+
+
+def _skewed(lm: LM, arrivals: Sequence[Arrival], plan: Plan, best: str | None) -> dict[str, Any]:
+    """The second load; of transformers only the setting that was best at the first."""
+    requests = [arrival.request for arrival in arrivals]
+    found: dict[str, Any] = {"output_tokens": sum(request.max_tokens for request in requests)}
+    found["transformers"] = _transformers(lm, requests, {best: SETTINGS[best]}) if best else {}
+    return found | {"ours": _policies(lm, arrivals, plan, ("static", "continuous, few", "continuous"))}
+
+
+def _policies(lm: LM, arrivals: Sequence[Arrival], plan: Plan, names: Sequence[str]) -> dict[str, Any]:
+    """`continuous, few` has as many rows as a static batch, so that only the scheduling differs."""
+    known: dict[str, Policy] = {
         "static": static(plan.batch),
         "dynamic": dynamic(plan.batch, plan.window),
-        "continuous, rows of the static batch": Continuous(plan.batch),
+        "continuous, few": Continuous(plan.batch),
         "continuous": Continuous(),
     }
-    for name, policy in policies.items():
-        found["ours"][name] = _ours(lm, arrivals, policy, plan, keep=name == "continuous")
-    return found
+    return {name: _ours(lm, arrivals, known[name], plan, keep=name == "continuous") for name in names}
 
 
 def _ours(lm: LM, arrivals: Sequence[Arrival], policy: Policy, plan: Plan, *, keep: bool) -> dict[str, Any]:
@@ -127,14 +150,10 @@ def _figures(result: Replay) -> dict[str, Any]:
     }
 
 
-def _transformers(lm: LM, requests: Sequence[Any]) -> dict[str, Any]:
-    """Its continuous batching at its own defaults, and with graphs and overlap each way; the best one counts."""
+def _transformers(lm: LM, requests: Sequence[Request], settings: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Its continuous batching; the best setting counts."""
     found: dict[str, Any] = {}
     tokens = sum(request.max_tokens for request in requests)
-    settings: dict[str, dict[str, Any]] = {
-        "defaults": {},
-        "no graphs": {"use_cuda_graph": False, "use_async_batching": False},
-    }
     for name, chosen in settings.items():
         try:
             seconds, outputs = peers.transformers_continuous(lm, requests, **chosen)
@@ -144,6 +163,11 @@ def _transformers(lm: LM, requests: Sequence[Any]) -> dict[str, Any]:
             found[name] = {"unavailable": f"{type(error).__name__}: {error}"[:300]}
         release(lm)
     return found
+
+
+def _best(peers_: dict[str, Any]) -> str | None:
+    rates = {name: one["tokens_per_second"] for name, one in peers_.items() if "tokens_per_second" in one}
+    return max(rates, key=rates.__getitem__, default=None)
 
 
 def _prediction(loads: dict[str, Any], arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
@@ -165,10 +189,9 @@ def _print(figures: dict[str, Any]) -> None:
     headline: dict[str, Any] = {"bench": "batch", "model": figures["model"]}
     for name, one in figures["loads"].items():
         print(f"{name}: {one['output_tokens']:,} output tokens")
-        alone = one["one_by_one"]
-        print(
-            f"  {alone['tokens_per_second']:9,.0f} tokens/s  one by one through generate ({alone['requests']})"
-        )
+        if alone := one.get("one_by_one"):
+            rate, count = alone["tokens_per_second"], alone["requests"]
+            print(f"  {rate:9,.0f} tokens/s  one by one through generate (measured on {count} requests)")
         for setting, peer in one["transformers"].items():
             rate = peer.get("tokens_per_second")
             said = f"{rate:9,.0f} tokens/s" if rate else f"  {peer['unavailable'][:60]}"
@@ -179,7 +202,8 @@ def _print(figures: dict[str, Any]) -> None:
                 f"  {rate:9,.0f} tokens/s  {policy} (TTFT p95 {first}, {ours['rows_a_step']:.0f} rows a step)"
             )
         headline[name] = {policy: round(ours["tokens_per_second"], 1) for policy, ours in one["ours"].items()}
-        headline[name]["one by one"] = round(alone["tokens_per_second"], 1)
+    headline["one by one"] = round(figures["loads"]["equal"]["one_by_one"]["tokens_per_second"], 1)
+    headline["one by one"] = round(figures["loads"]["equal"]["one_by_one"]["tokens_per_second"], 1)
     prediction = figures["prediction"]
     print(f"virtual engine, skewed load: predicted ÷ measured seconds = {prediction['ratio']:.2f}")
     print(json.dumps(headline | {"prediction_ratio": round(prediction["ratio"], 3)}))

@@ -83,8 +83,9 @@ class ModelRunner:
         install(lm.model)
 
     def close(self) -> None:
-        """Give the model its own attention back."""
+        """Give the model its own attention back, and the memory of keys and values to the device."""
         remove(self.lm.model)
+        self.cache.layers.clear()
 
     @torch.inference_mode()
     def launch(self, step: Step) -> ModelFlight:

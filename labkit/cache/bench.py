@@ -1,0 +1,149 @@
+"""`labkit bench cache`: what paging saves, what a shared prefix saves, and how fast attention reads the pages.
+
+Cost figures hold for the shape that is measured. What keys and values compress to is a property of a trained
+model: that part is measured on labcoder's own, whatever model the rest is measured on.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import torch
+
+from labkit.cache.attention import install, remove
+from labkit.cache.kv_study import compression, kernel_rates
+from labkit.cache.pack import Chunk, forward
+from labkit.cache.paged import PagedCache, token_bytes
+from labkit.cache.tables import BlockTables
+from labkit.models import LM, load
+from labkit.models.memory import free_bytes
+from labkit.profile import read_bandwidth
+from labkit.quality import evaluation_text
+from labkit.timing import duration, measure
+
+CONTEXT = 8192
+BLOCK = 16
+REPEATS = 5
+
+
+def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
+    """Measure, print a short table and a line of JSON, and return all figures."""
+    lm = load(model, device=device)
+    text = lm.encode(evaluation_text("fixed"))[0].tolist()
+    bandwidth = read_bandwidth(lm.device)
+    figures = {
+        "model": lm.name,
+        "dtype": str(lm.dtype).removeprefix("torch."),
+        "token_bytes": {"plain": token_bytes(lm), "int8": token_bytes(lm, quantised=True)},
+        "room": room(lm),
+        "prefix": prefix(lm, text),
+        "bandwidth": bandwidth,
+        "kernel": kernel_rates(lm.device, bandwidth) if lm.device.type == "cuda" else [],
+        "compression": compression(),
+    }
+    _print(figures)
+    return figures
+
+
+def lengths_of(rows: int, seed: int = 0) -> list[int]:
+    """Lengths of `rows` conversations under an 8k limit, uniform from 64 tokens to the limit (seeded)."""
+    draw = random.Random(seed)
+    return [draw.randint(64, CONTEXT) for _ in range(rows)]
+
+
+def room(lm: LM) -> dict[str, Any]:
+    """Memory of the same conversations contiguous and paged, and how many of them fit into what is free."""
+    per_token, free = token_bytes(lm), int(free_bytes(lm.device) * 0.9)
+    whole = CONTEXT * per_token
+    rows = max(1, min(64, free // whole))
+    tables = BlockTables(rows * CONTEXT // BLOCK, BLOCK, share=False)
+    for row, length in enumerate(lengths_of(rows)):
+        tables.open(row, [0] * length)
+        tables.reserve(row, length)
+        tables.commit(row, length, ())
+    used = sum(lengths_of(rows)) * per_token
+    paged = tables.pool.used * BLOCK * per_token
+    fit_paged, taken = 0, 0
+    for length in lengths_of(100_000):
+        taken += tables.blocks_for(length) * BLOCK * per_token
+        if taken > free:
+            break
+        fit_paged += 1
+    return {
+        "context": CONTEXT,
+        "rows": rows,
+        "contiguous_bytes": rows * whole,
+        "paged_bytes": paged,
+        "used_bytes": used,
+        "contiguous_waste": 1 - used / (rows * whole),
+        "paged_waste": tables.waste,
+        "free_bytes": free,
+        "largest_batch": {"contiguous": free // whole, "paged": fit_paged},
+    }
+
+
+@torch.inference_mode()
+def prefix(lm: LM, text: list[int], shared: int = 1024, own: int = 64) -> dict[str, Any]:
+    """Time to the first token of prompts that share `shared` tokens: with nothing cached, and with all of it."""
+    cache = PagedCache(lm, 4 * (shared + own) // BLOCK + 8, BLOCK)
+    install(lm.model)
+    found: dict[str, list[int]] = {"cold": [], "warm": []}
+
+    def first(kind: str, turn: list[int]) -> torch.Tensor:
+        turn[0] += 1
+        tokens = text[:shared] + text[shared + turn[0] : shared + turn[0] + own]
+        if kind == "cold":
+            cache.tables.pool.drop_cached()
+        start = cache.open(0, tokens)
+        found[kind].append(start)
+        logits = forward(lm, cache.pack([Chunk(0, start, tokens[start:])])).argmax(-1)
+        cache.commit(0, tokens)
+        cache.release(0)
+        return logits
+
+    turn = [0]
+    try:
+        timed = {
+            kind: measure(lambda kind=kind: first(kind, turn), device=lm.device, warmup=2, repeats=REPEATS)
+            for kind in ("cold", "warm")
+        }
+    finally:
+        remove(lm.model)
+    return {
+        "shared": shared,
+        "own": own,
+        "found": {kind: tokens[-1] for kind, tokens in found.items()},
+        "ttft": {kind: one.median for kind, one in timed.items()},
+        "runs": timed,
+    }
+
+
+def _print(figures: dict[str, Any]) -> None:
+    space, shared = figures["room"], figures["prefix"]
+    print(f"{figures['model']}, KV {figures['token_bytes']['plain']:,} B a token")
+    print(f"{space['rows']} conversations of up to {CONTEXT:,} tokens:")
+    for kind in ("contiguous", "paged"):
+        size, waste = space[f"{kind}_bytes"] / 1e9, space[f"{kind}_waste"]
+        most = space["largest_batch"][kind]
+        print(f"  {kind:<11} {size:8.2f} GB, {waste:6.1%} of it empty; largest batch {most}")
+    cold, warm = shared["ttft"]["cold"], shared["ttft"]["warm"]
+    print(f"TTFT with {shared['shared']} shared tokens: cold {duration(cold)}, warm {duration(warm)}")
+    for one in figures["kernel"]:
+        print(f"  {one['shape']:<22} {one['rate'] / 1e9:7,.0f} GB/s  {one['share']:.0%} of measured reading")
+    small = figures["compression"]["int8"]
+    print(
+        f"int8 KV of {small['model']}: {small['bytes_share']:.0%} of the bytes, KL {small['kl']:.2g} nats a token"
+    )
+    for one in figures["compression"]["lossless"]:
+        print(f"  lossless, {one['codec']:<16} {one['ratio']:.3f} : 1 (restored bit for bit: {one['exact']})")
+    headline = {
+        "bench": "cache",
+        "model": figures["model"],
+        "ttft_cold_s": round(cold, 6),
+        "ttft_warm_s": round(warm, 6),
+        "largest_batch": space["largest_batch"],
+        "kernel_share": {one["shape"]: round(one["share"], 3) for one in figures["kernel"]},
+    }
+    print(json.dumps(headline))
