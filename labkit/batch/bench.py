@@ -81,9 +81,11 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
 def _equal(lm: LM, arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
     """The first load, through everything."""
     requests = [arrival.request for arrival in arrivals]
+    print(f"{lm.name}, outputs of one length: {sum(request.max_tokens for request in requests):,} tokens")
     some = requests[: plan.alone]
     peers.one_by_one(lm, [replace(some[0], max_tokens=8)])  # warm up
     seconds, tokens = peers.one_by_one(lm, some), sum(request.max_tokens for request in some)
+    _say(tokens / seconds, f"one by one through generate (measured on {len(some)} requests)")
     found = {
         "output_tokens": sum(request.max_tokens for request in requests),
         "one_by_one": {"requests": len(some), "seconds": seconds, "tokens_per_second": tokens / seconds},
@@ -98,6 +100,7 @@ def _skewed(lm: LM, arrivals: Sequence[Arrival], plan: Plan, best: str | None) -
     """The second load; of transformers only the setting that was best at the first."""
     requests = [arrival.request for arrival in arrivals]
     found: dict[str, Any] = {"output_tokens": sum(request.max_tokens for request in requests)}
+    print(f"{lm.name}, outputs of very different lengths: {found['output_tokens']:,} tokens")
     found["transformers"] = _transformers(lm, requests, {best: SETTINGS[best]}) if best else {}
     return found | {"ours": _policies(lm, arrivals, plan, ("static", "continuous, few", "continuous"))}
 
@@ -110,14 +113,19 @@ def _policies(lm: LM, arrivals: Sequence[Arrival], plan: Plan, names: Sequence[s
         "continuous, few": Continuous(plan.batch),
         "continuous": Continuous(),
     }
-    return {name: _ours(lm, arrivals, known[name], plan, keep=name == "continuous") for name in names}
+    found = {}
+    for name in names:
+        found[name] = one = _ours(lm, arrivals, known[name], plan, keep=name == "continuous")
+        first, rows = duration(one["ttft"][95]), one["rows_a_step"]
+        what = f"{name}: {one['seconds']:.1f} s, TTFT p95 {first}, {rows:.0f} rows a step"
+        _say(one["tokens_per_second"], what)
+    return found
 
 
 def _ours(lm: LM, arrivals: Sequence[Arrival], policy: Policy, plan: Plan, *, keep: bool) -> dict[str, Any]:
     with engine_for(lm, policy, rows=plan.rows) as engine:
-        engine.run(
-            [replace(arrival.request, max_tokens=4, salt="warm") for arrival in arrivals[: plan.batch]]
-        )
+        warm = [replace(arrival.request, max_tokens=4, salt="warm") for arrival in arrivals[:32]]
+        engine.run(warm)
         engine.scheduler.tables.pool.drop_cached()
         before = engine.metrics.count
         result = replay(engine, arrivals)
@@ -161,6 +169,8 @@ def _transformers(lm: LM, requests: Sequence[Request], settings: dict[str, dict[
             found[name] = {"seconds": seconds, "tokens_per_second": tokens / seconds, "complete": whole}
         except Exception as error:  # a setting that this build lacks is a finding, not a failure of ours
             found[name] = {"unavailable": f"{type(error).__name__}: {error}"[:300]}
+        said = found[name].get("unavailable", f"in {found[name].get('seconds', 0):.1f} s")
+        _say(found[name].get("tokens_per_second"), f"transformers' continuous batching, {name}: {said[:80]}")
         release(lm)
     return found
 
@@ -185,24 +195,15 @@ def _prediction(loads: dict[str, Any], arrivals: Sequence[Arrival], plan: Plan) 
     }
 
 
+def _say(rate: float | None, what: str) -> None:
+    """One line of the table, at once: a benchmark of minutes should show what it is doing."""
+    print(f"  {rate:9,.0f} tokens/s  {what}" if rate else f"          –  {what}", flush=True)
+
+
 def _print(figures: dict[str, Any]) -> None:
     headline: dict[str, Any] = {"bench": "batch", "model": figures["model"]}
     for name, one in figures["loads"].items():
-        print(f"{name}: {one['output_tokens']:,} output tokens")
-        if alone := one.get("one_by_one"):
-            rate, count = alone["tokens_per_second"], alone["requests"]
-            print(f"  {rate:9,.0f} tokens/s  one by one through generate (measured on {count} requests)")
-        for setting, peer in one["transformers"].items():
-            rate = peer.get("tokens_per_second")
-            said = f"{rate:9,.0f} tokens/s" if rate else f"  {peer['unavailable'][:60]}"
-            print(f"  {said}  transformers' continuous batching, {setting}")
-        for policy, ours in one["ours"].items():
-            rate, first = ours["tokens_per_second"], duration(ours["ttft"][95])
-            print(
-                f"  {rate:9,.0f} tokens/s  {policy} (TTFT p95 {first}, {ours['rows_a_step']:.0f} rows a step)"
-            )
         headline[name] = {policy: round(ours["tokens_per_second"], 1) for policy, ours in one["ours"].items()}
-    headline["one by one"] = round(figures["loads"]["equal"]["one_by_one"]["tokens_per_second"], 1)
     headline["one by one"] = round(figures["loads"]["equal"]["one_by_one"]["tokens_per_second"], 1)
     prediction = figures["prediction"]
     print(f"virtual engine, skewed load: predicted ÷ measured seconds = {prediction['ratio']:.2f}")

@@ -6,8 +6,11 @@ model: that part is measured on labcoder's own, whatever model the rest is measu
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,11 +24,13 @@ from labkit.models import LM, load
 from labkit.models.memory import free_bytes
 from labkit.profile import read_bandwidth
 from labkit.quality import evaluation_text
-from labkit.timing import duration, measure
+from labkit.timing import compare, duration
 
 CONTEXT = 8192
 BLOCK = 16
 REPEATS = 5
+SHARED = (256, 1024, 4096)
+"""Tokens that prompts have in common [tokens]."""
 
 
 def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
@@ -85,51 +90,57 @@ def room(lm: LM) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def prefix(lm: LM, text: list[int], shared: int = 1024, own: int = 64) -> dict[str, Any]:
-    """Time to the first token of prompts that share `shared` tokens: with nothing cached, and with all of it."""
-    cache = PagedCache(lm, 4 * (shared + own) // BLOCK + 8, BLOCK)
-    install(lm.model)
-    found: dict[str, list[int]] = {"cold": [], "warm": []}
+def prefix(lm: LM, text: list[int], own: int = 64) -> list[dict[str, Any]]:
+    """Time to the first token of prompts that share their beginning: nothing of it cached, and all of it.
 
-    def first(kind: str, turn: list[int]) -> torch.Tensor:
-        turn[0] += 1
-        tokens = text[:shared] + text[shared + turn[0] : shared + turn[0] + own]
+    Cold and warm take turns. `text` is read again where it is shorter than the longest beginning.
+    """
+    long = text * -(-(max(SHARED) + own + 8 * REPEATS) // len(text))
+    cache = PagedCache(lm, 2 * (max(SHARED) + own) // BLOCK, BLOCK)
+    install(lm.model)
+    try:
+        return [_shared(lm, cache, long, shared, own) for shared in SHARED]
+    finally:
+        remove(lm.model)
+
+
+def _shared(lm: LM, cache: PagedCache, text: list[int], shared: int, own: int) -> dict[str, Any]:
+    turns = itertools.count()
+    found: dict[str, int] = {}
+
+    def first(kind: str) -> torch.Tensor:
+        turn = next(turns)
+        tokens = text[:shared] + text[shared + turn : shared + turn + own]
         if kind == "cold":
             cache.tables.pool.drop_cached()
-        start = cache.open(0, tokens)
-        found[kind].append(start)
+        found[kind] = start = cache.open(0, tokens)
         logits = forward(lm, cache.pack([Chunk(0, start, tokens[start:])])).argmax(-1)
         cache.commit(0, tokens)
         cache.release(0)
         return logits
 
-    turn = [0]
-    try:
-        timed = {
-            kind: measure(lambda kind=kind: first(kind, turn), device=lm.device, warmup=2, repeats=REPEATS)
-            for kind in ("cold", "warm")
-        }
-    finally:
-        remove(lm.model)
+    kinds: dict[str, Callable[[], object]] = {kind: partial(first, kind) for kind in ("cold", "warm")}
+    timed = compare(kinds, device=lm.device, warmup=1, repeats=REPEATS)
     return {
         "shared": shared,
         "own": own,
-        "found": {kind: tokens[-1] for kind, tokens in found.items()},
+        "found": found,
         "ttft": {kind: one.median for kind, one in timed.items()},
         "runs": timed,
     }
 
 
 def _print(figures: dict[str, Any]) -> None:
-    space, shared = figures["room"], figures["prefix"]
+    space = figures["room"]
     print(f"{figures['model']}, KV {figures['token_bytes']['plain']:,} B a token")
     print(f"{space['rows']} conversations of up to {CONTEXT:,} tokens:")
     for kind in ("contiguous", "paged"):
         size, waste = space[f"{kind}_bytes"] / 1e9, space[f"{kind}_waste"]
         most = space["largest_batch"][kind]
         print(f"  {kind:<11} {size:8.2f} GB, {waste:6.1%} of it empty; largest batch {most}")
-    cold, warm = shared["ttft"]["cold"], shared["ttft"]["warm"]
-    print(f"TTFT with {shared['shared']} shared tokens: cold {duration(cold)}, warm {duration(warm)}")
+    for one in figures["prefix"]:
+        cold, warm = (duration(one["ttft"][kind]) for kind in ("cold", "warm"))
+        print(f"TTFT with {one['shared']:,} shared tokens: cold {cold}, warm {warm}")
     for one in figures["kernel"]:
         print(f"  {one['shape']:<22} {one['rate'] / 1e9:7,.0f} GB/s  {one['share']:.0%} of measured reading")
     small = figures["compression"]["int8"]
@@ -141,8 +152,7 @@ def _print(figures: dict[str, Any]) -> None:
     headline = {
         "bench": "cache",
         "model": figures["model"],
-        "ttft_cold_s": round(cold, 6),
-        "ttft_warm_s": round(warm, 6),
+        "ttft_s": {one["shared"]: one["ttft"] for one in figures["prefix"]},
         "largest_batch": space["largest_batch"],
         "kernel_share": {one["shape"]: round(one["share"], 3) for one in figures["kernel"]},
     }
