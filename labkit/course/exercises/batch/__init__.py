@@ -1,0 +1,12 @@
+"""The exercises of notebook 03_batch, in the order in which they come."""
+
+from labkit.course.exercises.batch import ageing, law, memory, padding, step, windows
+
+EXERCISES = (
+    *law.EXERCISES,
+    *padding.EXERCISES,
+    *windows.EXERCISES,
+    *step.EXERCISES,
+    *memory.EXERCISES,
+    *ageing.EXERCISES,
+)

@@ -1,0 +1,3 @@
+# Forgets that the step is in milliseconds.
+def batch_throughput(batch, fixed_ms, floor_units, units_per_request, ms_per_unit):
+    return batch / (fixed_ms + max(floor_units, batch * units_per_request) * ms_per_unit)

@@ -1,0 +1,3 @@
+# Returns the time of a step.
+def batch_throughput(batch, fixed_ms, floor_units, units_per_request, ms_per_unit):
+    return fixed_ms + max(floor_units, batch * units_per_request) * ms_per_unit

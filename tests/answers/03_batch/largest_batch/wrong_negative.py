@@ -1,0 +1,8 @@
+# May go below zero.
+import math
+
+
+def largest_batch(memory, share, weights, kv_per_token, context, block_size):
+    blocks = -(-context // block_size)
+    free = memory * share - weights
+    return math.floor(free / (blocks * block_size * kv_per_token))

@@ -1,0 +1,8 @@
+# Uses all the memory.
+import math
+
+
+def largest_batch(memory, share, weights, kv_per_token, context, block_size):
+    blocks = -(-context // block_size)
+    free = memory - weights
+    return max(0, math.floor(free / (blocks * block_size * kv_per_token)))

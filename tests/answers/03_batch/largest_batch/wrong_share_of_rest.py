@@ -1,0 +1,8 @@
+# The share of what the weights leave.
+import math
+
+
+def largest_batch(memory, share, weights, kv_per_token, context, block_size):
+    blocks = -(-context // block_size)
+    free = (memory - weights) * share
+    return max(0, math.floor(free / (blocks * block_size * kv_per_token)))

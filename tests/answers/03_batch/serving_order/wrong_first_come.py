@@ -1,0 +1,3 @@
+# First come, first served.
+def serving_order(waiting, ageing):
+    return [name for name, _, _ in sorted(waiting, key=lambda one: one[1])]

@@ -1,0 +1,3 @@
+# VIPs before everybody, always.
+def serving_order(waiting, ageing):
+    return [name for name, _, _ in sorted(waiting, key=lambda one: (one[2], one[1]))]
