@@ -86,12 +86,10 @@ def _check_step(fn: Callable, rng: random.Random) -> None:
         fn, [(a, 60, 20), (b, 50, 3), (d, 9, 30)], [], rng.randint(5, 30), 99, size
     )  # nothing for the second
     blocks = rng.randint(3, 6)
-    _judge(
-        fn, decoding, [(c, blocks * size + 1)], 5, blocks, size
-    )  # blocks for all of it, though a piece runs
-    _judge(
-        fn, decoding, [(c, blocks * size + 1), (e, size)], 400, blocks, size
-    )  # its last token needs a block more
+    _judge(fn, decoding, [(c, (blocks + 2) * size), (e, 1)], 400, blocks, size)
+    _judge(fn, decoding, [(c, blocks * size), (e, size)], 400, blocks, size)  # the blocks are all taken then
+    _judge(fn, decoding, [(c, blocks * size + 1)], 5, blocks, size)  # blocks for all, though a piece runs
+    _judge(fn, decoding, [(c, blocks * size + 1), (e, size)], 400, blocks, size)  # a token needs a block
     _judge(fn, decoding, [(c, 2 * size), (a, (blocks - 1) * size), (e, size)], 900, blocks, size)
     _judge(fn, decoding, [(c, blocks * size)], 3, blocks, size)
     _judge(fn, [], [], 32, 10, size)
