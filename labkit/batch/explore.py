@@ -1,0 +1,71 @@
+"""Policies tried out: an engine on a virtual clock in one call, and decode steps measured over the batch size."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from labkit.batch.build import engine_for
+from labkit.batch.engine import Engine
+from labkit.batch.metrics import StepRecord
+from labkit.batch.policy import Continuous, Policy
+from labkit.batch.scheduler import Scheduler
+from labkit.batch.virtual import CostModel, CostRunner, VirtualClock
+from labkit.batch.workload import workload
+from labkit.cache.tables import BlockTables
+from labkit.models import LM
+
+
+def virtual_engine(
+    costs: CostModel,
+    policy: Policy | None = None,
+    *,
+    blocks: int = 4096,
+    block_size: int = 16,
+    rows: int = 32,
+    step_tokens: int = 2048,
+    ageing: float = 10.0,
+    share: bool = True,
+) -> Engine:
+    """An engine without a model: steps take what the cost model says. The arguments are those of `engine_for`."""
+    clock = VirtualClock()
+    scheduler = Scheduler(
+        BlockTables(blocks, block_size, share=share),
+        policy or Continuous(),
+        rows=rows,
+        step_tokens=step_tokens,
+        ageing=ageing,
+    )
+    return Engine(CostRunner(clock, costs), scheduler, clock=clock)
+
+
+def decode_curve(
+    lm: LM,
+    text: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    prompts: tuple[int, int] = (32, 96),
+    steps: int = 12,
+    seed: int = 0,
+) -> tuple[dict[int, float], list[StepRecord]]:
+    """The median time of a decode step at each batch size [s], and the records of all steps, prompts included.
+
+    Args:
+        text: token ids to cut prompts from.
+        sizes: rows in the batch.
+        prompts: shortest and longest prompt [tokens].
+        steps: decode steps at each size.
+    """
+    most, longest = max(sizes), prompts[1] + steps + 1
+    curve, records = {}, []
+    with engine_for(lm, rows=most, blocks=most * (longest // 16 + 2), share=False) as engine:
+        engine.run([one.request for one in workload(text, 2, prompts=prompts, outputs=(2, 4))])  # warm up
+        for size in sizes:
+            load = workload(text, size, prompts=prompts, outputs=(steps + 1, steps + 1), seed=seed + size)
+            before = engine.metrics.count
+            engine.run([one.request for one in load])
+            new = engine.metrics.steps[before:]
+            full = [step.seconds for step in new if step.decodes == step.tokens == size]
+            curve[size] = statistics.median(full)
+            records += new
+    return curve, records
