@@ -66,22 +66,16 @@ progress.show("03_batch")
 # %% [markdown]
 # ## 1 · A queue at the pass
 #
-# Lunch is over. Two dozen requests arrive within a second or two, at random moments (a *Poisson process*), each
-# with its own piece of code. Most want a short completion, one in five a long one: such **skewed** lengths are
+# Lunch is over. Two dozen requests arrive within a second, at random moments (a *Poisson process*), each
+# with its own piece of code. Most want a short completion, one in four a long one: such **skewed** lengths are
 # what real services see.
 
 # %%
 lm = labkit.load()
 on_gpu = lm.device.type == "cuda"
 text = lm.encode(quality.evaluation_text("fixed"))[0].tolist()
-lunch = workload(
-    text,
-    24,
-    prompts=(32, 512) if on_gpu else (16, 96),
-    outputs=skewed((6, 16), (64, 96), 0.2),
-    rate=16,
-    seed=3,
-)
+SIZES_OF = {"prompts": (32, 512) if on_gpu else (16, 96), "outputs": skewed((6, 16), (48, 80), 0.25)}
+lunch = workload(text, 24, **SIZES_OF, rate=40, seed=24)
 wanted = [one.request.max_tokens for one in lunch]
 print(
     f"{lm.name} on {lm.device}: {len(lunch)} requests in {timing.duration(lunch[-1].at)}, {sum(wanted)} tokens"
@@ -89,7 +83,8 @@ print(
 print("tokens wanted:", *wanted)
 
 # %% [markdown]
-# The plain model behind a queue serves **one at a time**. You know its TTFT and TPOT for a single request. What does
+# The plain model behind a queue serves **one at a time**. You know its TTFT and TPOT for a single request.
+# What does
 # somebody wait who comes when others stand in line? Write your guess in place of `None`.
 
 # %%
@@ -101,7 +96,7 @@ SLOTS = 8
 
 def serve(policy, arrivals, rows=SLOTS):
     """Run requests on the real engine, each at its time; returns what they waited, and every step."""
-    with engine_for(lm, policy, rows=rows, share=False) as engine:
+    with engine_for(lm, policy, rows=rows, blocks=None if on_gpu else 1024, share=False) as engine:
         engine.run([replace(one.request, max_tokens=3) for one in arrivals[:SLOTS]])  # warm up
         before = engine.metrics.count
         run = replay(engine, arrivals)
@@ -117,14 +112,16 @@ widgets.show_figure(plots.gantt({"one at a time": steps["one at a time"]}), word
 
 # %% [markdown]
 # Each bar is a request, by its number; blue is its prompt, orange its decoding. The model did nothing wrong, and
-# yet most of the wait is *queue*. No faster kernel mends that: as long as requests arrive faster than they are served,
+# yet most of the wait is *queue*. No faster kernel mends that: as long as requests arrive faster than they are
+# served,
 # the line grows.
 
 # %% [markdown]
 # ## 2 · One step for many
 #
 # A decode step waits for bytes: all weights are read, whoever asks. If eight rows share the step, the weights are
-# read once for eight tokens. So is a batch free? Articles give a law. A step has a fixed cost, and compute that grows
+# read once for eight tokens. So is a batch free? Articles give a law. A step has a fixed cost, and compute
+# that grows
 # with the batch $b$ above a floor:
 #
 # $$
@@ -167,7 +164,8 @@ batch_throughput = check.use("batch_throughput", batch_throughput)
 show(tables.law({b: batch_throughput(b, 15, 400, 256, 0.1) for b in tables.LAW}))
 
 # %% [markdown]
-# The arithmetic holds. Now look at what the law *says*: the floor covers 400 ÷ 256 = 1.6 requests. From two requests
+# The arithmetic holds. Now look at what the law *says*: the floor covers 400 ÷ 256 = 1.6 requests. From two
+# requests
 # on the step grows as fast as the batch, and sixteen rows give little more than twice the throughput of one. Is
 # that how a decode step behaves? Before you measure: how many times the tokens/s of one row do 16 rows give here?
 
@@ -185,9 +183,12 @@ law = {b: batch_throughput(b, 15, 400, 256, 0.1) for b in SIZES}
 widgets.show_figure(plots.batch_curve(curve, law), words["curve"])
 
 # %% [markdown]
-# On the left, the grey line is a batch that costs nothing, the dashed one the articles' law. The measured curve bends
-# late: a step stays nearly as long until arithmetic, or the reading of everybody's cache, outweighs the reading of the
-# weights. That is the *ridge* of notebook 01 again: each row adds arithmetic, and no weight bytes. Where the curve
+# On the left, the grey line is a batch that costs nothing, the dashed one the articles' law. The measured
+# curve bends
+# late: a step stays nearly as long until arithmetic, or the reading of everybody's cache, outweighs the
+# reading of the
+# weights. That is the *ridge* of notebook 01 again: each row adds arithmetic, and no weight bytes. Where the
+# curve
 # bends depends on the machine, and a law whose floor ends at 1.6 requests describes one that hardly has a ridge.
 #
 # On the right is the price. Every guest in the wok waits for the whole wok: the more rows, the longer
@@ -201,7 +202,8 @@ widgets.show_figure(plots.batch_curve(curve, law), words["curve"])
 #
 # ### Exercise: `padding_share` · core, 3 minutes
 #
-# Four rows of 10, 20, 30 and 40 tokens make a rectangle of 4 × 40 = 160 positions, of which 60 hold nothing: 0.375.
+# Four rows of 10, 20, 30 and 40 tokens make a rectangle of 4 × 40 = 160 positions, of which 60 hold nothing:
+# 0.375.
 
 
 # %% answer="padding_share"
@@ -221,7 +223,8 @@ def padding_share(lengths):
 check.padding_share(padding_share)
 
 # %% [markdown]
-# The lunch, in batches of eight. A row is padded twice: its prompt to the longest prompt, and its answer to the longest
+# The lunch, in batches of eight. A row is padded twice: its prompt to the longest prompt, and its answer to
+# the longest
 # answer, for a static batch ends with its last row.
 
 # %%
@@ -240,9 +243,11 @@ for name, lengths in (("prompts", asked), ("answers", wanted)):
     )
 
 # %% [markdown]
-# Sorting by length helps with prompts. With answers it cannot: **nobody knows how long an answer will be** before it
+# Sorting by length helps with prompts. With answers it cannot: **nobody knows how long an answer will be**
+# before it
 # has ended. So two wastes must go: padding inside a step (pack the tokens of all rows into one long line, with a
-# note of who is who: labkit's engine does that, and pads nothing), and slots that stand idle until the batch's last row
+# note of who is who: labkit's engine does that, and pads nothing), and slots that stand idle until the batch's
+# last row
 # is done. The second one is the larger.
 
 # %% [markdown]
@@ -253,11 +258,14 @@ for name, lengths in (("prompts", asked), ("answers", wanted)):
 #
 # ### Exercise: `form_batches` · core, 7 minutes
 #
-# Suppose that the stove is always free. The first request that waits opens a batch; it closes `window` seconds later.
-# Whoever arrives until then joins, the very last moment included. A batch starts at once when it is full, else when it
+# Suppose that the stove is always free. The first request that waits opens a batch; it closes `window` seconds
+# later.
+# Whoever arrives until then joins, the very last moment included. A batch starts at once when it is full, else
+# when it
 # closes: nobody can know that no more will come.
 #
-# For arrivals at 0.00, 0.05, 0.30 and 0.31 s, a window of 0.1 s and batches of two: request 0 and 1 start, full, at
+# For arrivals at 0.00, 0.05, 0.30 and 0.31 s, a window of 0.1 s and batches of two: request 0 and 1 start,
+# full, at
 # 0.05; 2 and 3 at 0.31. With batches of three they start when the windows close: at 0.10 and 0.40.
 
 
@@ -302,7 +310,8 @@ for window in (0.05, 0.2, math.inf):
     print(f"window {window:4g} s: batches of {sizes}, the unluckiest guest waits {longest}")
 
 # %% [markdown]
-# Without a window the last batch never fills: its guests **starve**. That fault is real, and quiet: under load it never
+# Without a window the last batch never fills: its guests **starve**. That fault is real, and quiet: under load
+# it never
 # shows; it bites the first user of the night.
 #
 # But the stove is not always free. Both policies, measured on the real engine:
@@ -315,19 +324,23 @@ show(tables.schedulers(runs))
 # %% [markdown]
 # ## 5 · Nobody waits for the slowest
 #
-# A batch in a kitchen ends when its slowest dish is done. But a decode step has no memory of the batch: every step, the
+# A batch in a kitchen ends when its slowest dish is done. But a decode step has no memory of the batch: every
+# step, the
 # rows could be others. **Continuous batching** (Orca, 2022) decides anew for *each step*:
 # who has ended leaves, who waits takes the place. Three rules make it fair:
 #
 # 1. **Rows that decode come first**, one token each: somebody is watching that text appear.
-# 2. What is left of the step's **token budget** goes to prompts, in order and *in pieces*, so that a long prompt does
+# 2. What is left of the step's **token budget** goes to prompts, in order and *in pieces*, so that a long
+# prompt does
 #    not hold up everybody's next token (chunked prefill, Sarathi 2024).
 # 3. Who waits joins, in order, when **memory** has room for its whole prompt. Nobody overtakes.
 #
 # ### Exercise: `schedule_step` · core, 9 minutes
 #
-# One such step. With `running = [("a", 60, 20), ("b", 40, 45)]`, `waiting = [("c", 50)]`, a budget of 64 tokens, 10
-# free blocks of 16: b decodes (1), a runs the 40 tokens left of its prompt, and c, whose 50 tokens need 4 blocks, joins
+# One such step. With `running = [("a", 60, 20), ("b", 40, 45)]`, `waiting = [("c", 50)]`, a budget of 64
+# tokens, 10
+# free blocks of 16: b decodes (1), a runs the 40 tokens left of its prompt, and c, whose 50 tokens need 4
+# blocks, joins
 # with the remaining 23: `[("b", 1), ("a", 40), ("c", 23)]`.
 
 
@@ -367,7 +380,8 @@ def schedule_step(running, waiting, budget, free_blocks, block_size):
 check.schedule_step(schedule_step)
 
 # %% [markdown]
-# Your function schedules the lunch, all requests there at once, 64 tokens a step; and so does labkit's scheduler, the
+# Your function schedules the lunch, all requests there at once, 64 tokens a step; and so does labkit's
+# scheduler, the
 # one that the engine runs. Do they choose the same?
 
 # %%
@@ -384,7 +398,8 @@ for number in (0, 1, len(yours) // 3):
     print(f"step {number}:", yours[number])
 
 # %% [markdown]
-# Now live. The same eight slots as the static batches had, so that only the scheduling differs. How many times the
+# Now live. The same eight slots as the static batches had, so that only the scheduling differs. How many times
+# the
 # tokens/s of static batching will it give?
 
 # %%
@@ -401,10 +416,12 @@ widgets.show_figure(plots.gantt(three), words["gantt"])
 
 # %% [markdown]
 # White is waste: a slot that somebody in the queue could have had. In the upper two, short requests leave and
-# their slots stay empty until the longest has ended. Below, the next guest sits down at once; what is white at the end is
+# their slots stay empty until the longest has ended. Below, the next guest sits down at once; what is white at
+# the end is
 # the lunch running out of guests.
 #
-# And why eight slots? A static batch needs a fixed size, for it cannot stop growing once it has begun. A continuous
+# And why eight slots? A static batch needs a fixed size, for it cannot stop growing once it has begun. A
+# continuous
 # one takes as many as **memory** holds, and gives them up one by one:
 
 # %%
@@ -446,27 +463,28 @@ told = {name: replay(virtual_engine(costs, one, rows=SLOTS), lunch) for name, on
 show(tables.prediction(told, {name: runs[name] for name in policies}))
 
 # %% [markdown]
-# The order of the policies should be right, and the sizes near. What is missing: the engine's own Python between steps,
+# The order of the policies should be right, and the sizes near. What is missing: the engine's own Python
+# between steps,
 # and whatever else this machine was doing. Now 150 guests instead of 24, at 60 % of what continuous
 # batching could serve, and every window with every size that articles advise. Move the sliders.
 
 # %%
-capacity = runs["continuous, memory"].tokens_per_second / statistics.mean(wanted)  # requests/s
+at_once = workload(text, 150, **SIZES_OF, seed=4)
+capacity = len(at_once) / replay(virtual_engine(costs, Continuous()), at_once).seconds  # requests/s
 
 
 def guests(share, count=150):
     """A longer lunch, its rate a share of the capacity."""
-    return workload(
-        text, count, prompts=(16, 96), outputs=skewed((6, 16), (64, 96), 0.2), rate=share * capacity, seed=4
-    )
+    return workload(text, count, **SIZES_OF, rate=share * capacity, seed=4)
 
 
+WINDOWS, COMPANY = (0, 50, 100, 200, 300), (4, 8, 16, 32)  # milliseconds; requests
 afternoon = guests(0.6)
 reference = replay(virtual_engine(costs, Continuous()), afternoon)
 grid = {
     (window, size): replay(virtual_engine(costs, dynamic(size, window / 1000)), afternoon)
-    for window in (0, 50, 100, 200, 300)
-    for size in (4, 8, 16, 32)
+    for window in WINDOWS
+    for size in COMPANY
 }
 
 
@@ -481,19 +499,21 @@ def draw(window, size):
     return plots.waits(first, best, title=title, marks={"200 ms": 0.2, "1 s": 1.0})
 
 
-widgets.explore(draw, words["explore"], window=[0, 50, 100, 200, 300], size=[4, 8, 16, 32])
+widgets.explore(draw, words["explore"], window=WINDOWS, size=COMPANY)
 
 # %%
+rows = [
+    [f"{size} requests", *(timing.duration(grid[window, size].ttft(95)) for window in WINDOWS)]
+    for size in COMPANY
+]
+show(Table(["p95 of TTFT", *(f"{window} ms" for window in WINDOWS)], rows))
 best_window, best_size = min(grid, key=lambda one: grid[one].ttft(95))
-worst = max(grid, key=lambda one: grid[one].ttft(95))
-print(
-    f"best:  window {best_window} ms, size {best_size}: p95 {timing.duration(grid[best_window, best_size].ttft(95))}"
-)
-print(f"worst: window {worst[0]} ms, size {worst[1]}: p95 {timing.duration(grid[worst].ttft(95))}")
-print(f"continuous, with nothing to tune: p95 {timing.duration(reference.ttft(95))}")
+print(f"best: {best_window} ms, {best_size} requests; continuous, with nothing to tune: "
+      f"{timing.duration(reference.ttft(95))} (capacity {capacity:.0f} requests/s)")  # fmt: skip
 
 # %% [markdown]
-# A batch that is too small cannot keep up, and its queue grows whatever the window. Once the size suffices, the window
+# A batch that is too small cannot keep up, and its queue grows whatever the window. Once the size suffices,
+# the window
 # hardly matters: while one batch cooks, the next fills up by itself. What no setting removes is the wait for a
 # running batch to *end*. The same, over the load:
 
@@ -512,18 +532,21 @@ widgets.show_figure(plots.load_curve(curves, limit=0.2), words["load"])
 
 # %% [markdown]
 # Each line is a hockey stick: flat while the policy keeps up, steep where it does not. Static batching is bad at
-# *both* ends: with few guests they wait for the batch to fill. Read the picture by the target of notebook 01: how many
+# *both* ends: with few guests they wait for the batch to fill. Read the picture by the target of notebook 01:
+# how many
 # requests/s does each policy serve within it?
 
 # %% [markdown]
 # ## 7 · The wok is as large as the fridge
 #
-# "As many as memory holds": how many is that? Beside the weights, each row keeps the keys and values of its tokens
+# "As many as memory holds": how many is that? Beside the weights, each row keeps the keys and values of its
+# tokens
 # (the *KV cache*; notebook 04 is about it), in blocks of a fixed number of tokens.
 #
 # ### Exercise: `largest_batch` · core, 3 minutes
 #
-# A share of the memory may be used (the rest is for activations). Weights come out of it; what is left is handed out
+# A share of the memory may be used (the rest is for activations). Weights come out of it; what is left is
+# handed out
 # in whole blocks.
 
 
@@ -566,9 +589,12 @@ rows = [
 show(Table(["rows of", *(f"{context:,} tokens" for context in contexts)], rows))
 
 # %% [markdown]
-# A fixed batch of 32 that ran for months on short prompts **runs out of memory** on the day when somebody pastes a
-# whole file. The number that is safe for the longest context is a waste for all others. So the limit should be memory
-# itself: admit while blocks are free, and if running rows outgrow the pool, let the last one give its blocks back and
+# A fixed batch of 32 that ran for months on short prompts **runs out of memory** on the day when somebody
+# pastes a
+# whole file. The number that is safe for the longest context is a waste for all others. So the limit should be
+# memory
+# itself: admit while blocks are free, and if running rows outgrow the pool, let the last one give its blocks
+# back and
 # start over (*preemption*). The afternoon again, with ever fewer blocks:
 
 # %%
@@ -586,13 +612,16 @@ for blocks in (need, need // 4, need // 8, need // 16):
 # %% [markdown]
 # ## 8 · VIPs first, and nobody starves
 #
-# Some customers pay to go first. Serve them strictly first, and as long as they keep coming, nobody else eats. The
-# remedy is **ageing**: waiting makes everybody more important. All age at the same speed, so the order of two guests
+# Some customers pay to go first. Serve them strictly first, and as long as they keep coming, nobody else eats.
+# The
+# remedy is **ageing**: waiting makes everybody more important. All age at the same speed, so the order of two
+# guests
 # never changes while they wait, and a single number decides it when they arrive.
 #
 # ### Exercise: `serving_order` · extra, 5 minutes
 #
-# A level of priority is worth `ageing` seconds of waiting: a VIP (priority −1) stands in line as if it had come that
+# A level of priority is worth `ageing` seconds of waiting: a VIP (priority −1) stands in line as if it had
+# come that
 # much earlier.
 
 
@@ -615,7 +644,8 @@ def serving_order(waiting, ageing):
 check.serving_order(serving_order)
 
 # %% [markdown]
-# An overloaded afternoon on the virtual clock, four slots, every third guest a VIP. What do both wait, for more and more
+# An overloaded afternoon on the virtual clock, four slots, every third guest a VIP. What do both wait, for
+# more and more
 # ageing?
 
 # %%
@@ -635,13 +665,15 @@ for ageing in (0.0, 1.0, 4.0, 1000.0):
 show(Table(["a level is worth", "VIPs, p95 of TTFT", "others, p95", "others, worst"], rows))
 
 # %% [markdown]
-# With 0 s it is first come, first served. With 1000 s VIPs are strictly first, and the others pay for it; no guest is
+# With 0 s it is first come, first served. With 1000 s VIPs are strictly first, and the others pay for it; no
+# guest is
 # overtaken by a VIP who comes more than the ageing later, and that is the promise that keeps them from starving.
 
 # %% [markdown]
 # ## 9 · Bug hunt
 #
-# A colleague has written batching in an evening, from snippets that you will find in many a tutorial. Prompts of different
+# A colleague has written batching in an evening, from snippets that you will find in many a tutorial. Prompts
+# of different
 # lengths are padded on the left, so that all end at the same place. Run it.
 
 # %%
@@ -679,15 +711,18 @@ for one, other in zip(alone, together, strict=True):
     print("same     " if one == other else "DIFFERENT", repr(one), "" if one == other else f"→ {other!r}")
 
 # %% [markdown]
-# Short prompts answer differently in company. Find out why before you read on. (If a warning stood above: did you read
+# Short prompts answer differently in company. Find out why before you read on. (If a warning stood above: did
+# you read
 # it?)
 #
 # <details><summary>What is wrong?</summary>
 #
 # Nobody told the model which positions are padding. Without an `attention_mask` the short rows attend to a run of
-# end-of-text tokens as if they were their beginning. `generate` would guess a mask from the padding token, but here that is
+# end-of-text tokens as if they were their beginning. `generate` would guess a mask from the padding token, but
+# here that is
 # the end-of-text token, which may be a real one, so it does not guess. With a model that has *absolute* positions
-# (GPT-2), a mask alone is not enough in a loop of your own: the `position_ids` must start at 0 behind the padding.
+# (GPT-2), a mask alone is not enough in a loop of your own: the `position_ids` must start at 0 behind the
+# padding.
 # `generate` derives them from the mask.
 #
 # </details>
@@ -713,13 +748,15 @@ repaired = complete_masked(PROMPTS)
 print(sum(one == other for one, other in zip(alone, repaired, strict=True)), "of", len(PROMPTS), "as alone")
 
 # %% [markdown]
-# (In 16 bits a near-tie may still fall the other way in company: batched products add up in another order. In 32 bits all
+# (In 16 bits a near-tie may still fall the other way in company: batched products add up in another order. In
+# 32 bits all
 # should agree.) labkit's engine has no padding to forget: it packs, and a row's positions are its own.
 
 # %% [markdown]
 # ## 10 · The same on a big GPU
 #
-# What you measured, beside a recorded run of `labcoder@7b` on an H200 (more requests, longer ones: compare the ways
+# What you measured, beside a recorded run of `labcoder@7b` on an H200 (more requests, longer ones: compare the
+# ways
 # within a column).
 
 # %%
@@ -732,7 +769,8 @@ show(tables.beside_record(lm.name, runs, alone_rate, h200))
 # %% [markdown]
 # ## 11 · The next rung
 #
-# The service with continuous batching, **under load**: its TTFT is the median of the whole lunch, queue included, not
+# The service with continuous batching, **under load**: its TTFT is the median of the whole lunch, queue
+# included, not
 # that of a single guest in an empty restaurant.
 
 # %%
@@ -761,29 +799,39 @@ ledger.show()
 # What articles say, what you measured, and what was recorded:
 
 # %%
-best = f"{best_window} ms, {best_size}: {timing.duration(grid[best_window, best_size].ttft(95))} (continuous: {timing.duration(reference.ttft(95))})"
+waited = [timing.duration(run.ttft(95)) for run in (grid[best_window, best_size], reference)]
+best = f"{best_window} ms, {best_size}: {waited[0]} (continuous: {waited[1]})"
 show(tables.claims(gains, best, gain, h200))
 
 # %% [markdown]
 # **Why they differ**
 #
-# - *The batch law* (11): its arithmetic is right, its constants are not a decode step's. It lets compute grow with the
-#   batch from 1.6 requests on. In a real decode step reading the weights is the floor, and it carries many more rows.
+# - *The batch law* (11): its arithmetic is right, its constants are not a decode step's. It lets compute grow
+#   with the
+#   batch from 1.6 requests on. In a real decode step reading the weights is the floor, and it carries many
+#   more rows.
 #   (A batch of long *prompts* does behave like the law: prefill is bound by arithmetic with one row already.)
-# - *Windows and sizes* (12): they fit work that ends for all at once, such as a classifier. With generation, the wait for
-#   a running batch to end is far longer than any window, so under load the window hardly matters, and in a quiet hour
-#   it is a pure loss. *Without a timeout, starvation*: true, and you have seen it. *A fixed size runs out of memory*: true
+# - *Windows and sizes* (12): they fit work that ends for all at once, such as a classifier. With generation,
+#   the wait for
+#   a running batch to end is far longer than any window, so under load the window hardly matters, and in a
+#   quiet hour
+#   it is a pure loss. *Without a timeout, starvation*: true, and you have seen it. *A fixed size runs out of
+#   memory*: true
 #   where memory is not asked; admission by free blocks makes the size a result. *VIPs first*: only with ageing.
-# - *Continuous batching keeps the GPU full* (13): true while guests wait. How much it gains depends on how unequal
+# - *Continuous batching keeps the GPU full* (13): true while guests wait. How much it gains depends on how
+#   unequal
 #   the answers are: with equal lengths, all there at once, static batching loses little.
 
 # %% [markdown]
 # ## Common misconceptions
 #
-# - *"Batching makes everybody slower."* It makes each step a little longer, and the queue a lot shorter. Under load the
+# - *"Batching makes everybody slower."* It makes each step a little longer, and the queue a lot shorter. Under
+#   load the
 #   queue is what people feel.
-# - *"A bigger batch is always better."* Beyond the bend of the curve throughput stands still and everybody waits longer.
-# - *"Continuous batching changes the answers."* It changes who shares a step, not what a row attends to. (In 16 bits,
+# - *"A bigger batch is always better."* Beyond the bend of the curve throughput stands still and everybody
+#   waits longer.
+# - *"Continuous batching changes the answers."* It changes who shares a step, not what a row attends to. (In
+#   16 bits,
 #   near-ties may fall differently with the batch size.)
 # - *"The window sets the latency."* Only in a quiet hour. Under load the running batch does.
 # - *"GPU memory sets the model size."* It also sets the batch, and with it the throughput.
@@ -793,42 +841,51 @@ show(tables.claims(gains, best, gain, h200))
 #
 # <details><summary>Why does decoding gain so much from batching, and prefill so little?</summary>
 #
-# A decode step reads all weights for one token a row; more rows share the reading. A prompt has hundreds of tokens
+# A decode step reads all weights for one token a row; more rows share the reading. A prompt has hundreds of
+# tokens
 # sharing it already: it is bound by arithmetic, and twice the prompts take twice the time.
 #
 # </details>
 # <details><summary>TPOT p99 jumps whenever somebody sends a very long prompt. Why, and what helps?</summary>
 #
-# The whole prompt runs in one step, and all decoding rows wait for it. Chunked prefill gives it a token budget a step,
+# The whole prompt runs in one step, and all decoding rows wait for it. Chunked prefill gives it a token budget
+# a step,
 # with decodes first; the long prompt's own TTFT gets a little longer.
 #
 # </details>
 # <details><summary>A service admits a request when its prompt fits into memory. What can still go wrong?</summary>
 #
-# Rows grow while they decode. If all grow at once, the pool is short: a running row must give way (preemption, by recompute
+# Rows grow while they decode. If all grow at once, the pool is short: a running row must give way (preemption,
+# by recompute
 # or by moving its cache to the host). Progress is guaranteed only if the first in order is never asked.
 #
 # </details>
 # <details><summary>How would you test that a batching engine is correct?</summary>
 #
-# Each request alone, in any company, in pieces and preempted must give the same tokens (greedy, in 64 bits, where no
+# Each request alone, in any company, in pieces and preempted must give the same tokens (greedy, in 64 bits,
+# where no
 # near-tie flips). And at idle every block must be free.
 #
 # </details>
 # <details><summary>Static batching reaches 95 % of continuous batching in your benchmark. Is the benchmark wrong?</summary>
 #
-# Perhaps its outputs all have one length and all requests are there at the start. Then there is nobody to join and
+# Perhaps its outputs all have one length and all requests are there at the start. Then there is nobody to join
+# and
 # nobody who leaves early. Use skewed lengths and arrivals over time.
 #
 # </details>
 
 # %% [markdown]
-# **Where this is used.** vLLM, SGLang, TensorRT-LLM and TGI run continuous batching with chunked prefill; look for
-# `max_num_seqs` and `max_num_batched_tokens`: you have written what they limit. Triton's *dynamic batcher* is your
+# **Where this is used.** vLLM, SGLang, TensorRT-LLM and TGI run continuous batching with chunked prefill; look
+# for
+# `max_num_seqs` and `max_num_batched_tokens`: you have written what they limit. Triton's *dynamic batcher* is
+# your
 # `form_batches`, and right for models that answer in one pass.
 #
-# **What next.** The batch is now as large as memory allows, so memory is the next bottleneck: each row's keys and values
-# fill the fridge. The next notebook, `04_cache`, is about what lies in it, who may share it, and how small it gets.
+# **What next.** The batch is now as large as memory allows, so memory is the next bottleneck: each row's keys
+# and values
+# fill the fridge. The next notebook, `04_cache`, is about what lies in it, who may share it, and how small it
+# gets.
 
 # %%
 progress.show("03_batch")
