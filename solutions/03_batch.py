@@ -531,10 +531,9 @@ curves = {
 widgets.show_figure(plots.load_curve(curves, limit=0.2), words["load"])
 
 # %% [markdown]
-# Each line is a hockey stick: flat while the policy keeps up, steep where it does not. Static batching is bad at
-# *both* ends: with few guests they wait for the batch to fill. Read the picture by the target of notebook 01:
-# how many
-# requests/s does each policy serve within it?
+# One at a time is lost first: its line climbs to the length of the whole queue. Static batching is bad at *both* ends:
+# with few guests they wait for the batch to fill. A window mends that end, and only that one. Read the picture by the
+# target of notebook 01: how many requests/s does each policy serve below the grey line?
 
 # %% [markdown]
 # ## 7 · The wok is as large as the fridge
@@ -867,7 +866,7 @@ show(tables.claims(gains, best, gain, h200))
 # near-tie flips). And at idle every block must be free.
 #
 # </details>
-# <details><summary>Static batching reaches 95 % of continuous batching in your benchmark. Is the benchmark wrong?</summary>
+# <details><summary>In your benchmark static batching nearly equals continuous. Is the benchmark wrong?</summary>
 #
 # Perhaps its outputs all have one length and all requests are there at the start. Then there is nobody to join
 # and

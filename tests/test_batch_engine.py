@@ -16,7 +16,13 @@ from labkit.batch.sampling import Sampling
 from labkit.errors import LabkitError
 from labkit.models import LM
 
-TEXTS = ("def mean(values):\n", "import json\n\n\nclass Re", "é and ü: ", "x", "for key in sorted(keys):\n    " * 3)
+TEXTS = (
+    "def mean(values):\n",
+    "import json\n\n\nclass Re",
+    "é and ü: ",
+    "x",
+    "for key in sorted(keys):\n    " * 3,
+)
 
 
 def lm_of(seed=0, **changes):
@@ -85,9 +91,7 @@ def test_a_seeded_draw_does_not_depend_on_the_company():
 def test_penalties_hold_across_a_preemption():
     lm = lm_of(4)
     asked = [
-        Request(
-            prompt=[n + 1] * 5, max_tokens=14, ignore_eos=True, sampling=Sampling(frequency_penalty=2.0)
-        )
+        Request(prompt=[n + 1] * 5, max_tokens=14, ignore_eos=True, sampling=Sampling(frequency_penalty=2.0))
         for n in range(4)
     ]
     with engine_for(lm, blocks=60) as engine:

@@ -34,7 +34,12 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("labcoder, measured live", 0, ""),
         Part("gaps between kernels on a GPU", 0.5, "the processor's own trace, and the recorded GPU run"),
         Part("labcoder@7b, measured live", 15, "the recorded GPU run"),
-    )
+    ),
+    "03_batch": (
+        Part("labcoder under four schedulers, measured live", 0, ""),
+        Part("policies on a virtual clock", 0, ""),
+        Part("labcoder@7b, measured live", 20, "the recorded GPU run, where there is one"),
+    ),
 }
 
 

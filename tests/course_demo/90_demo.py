@@ -18,6 +18,7 @@ ledger.show()
 # %%
 predict("gap", None, "s")
 
+
 # %% answer="mean_gap"
 def mean_gap(stamps):
     """The mean gap between timestamps.
@@ -29,12 +30,14 @@ def mean_gap(stamps):
     return (stamps[-1] - stamps[0]) / (len(stamps) - 1)
     ### END SOLUTION
 
+
 # %% check="mean_gap"
 check.mean_gap(mean_gap)
 
 # %%
 mean_gap = check.use("mean_gap", mean_gap)
 predict.compare("gap", mean_gap([0.0, 0.5, 1.5]), "s")
+
 
 # %% answer="doubled"
 def doubled(values):
@@ -43,8 +46,10 @@ def doubled(values):
     return values + values
     ### END SOLUTION
 
+
 # %% check="doubled"
 check.doubled(doubled)
+
 
 # %% answer="twice"
 def twice(call):
@@ -54,8 +59,10 @@ def twice(call):
     return [call(first), call(2)]
     ### END SOLUTION
 
+
 # %% check="twice"
 check.twice(twice)
+
 
 # %% tags=["picture"]
 def draw(tokens, batch):
@@ -73,5 +80,7 @@ print(object(), check, math.pi)
 progress.show("90_demo")
 
 # %%
-ledger.add("plain model", model="labcoder", device="CPU", ttft=0.35, tpot=0.0061, throughput=164.0, memory=28e6)
+ledger.add(
+    "plain model", model="labcoder", device="CPU", ttft=0.35, tpot=0.0061, throughput=164.0, memory=28e6
+)
 ledger.show()

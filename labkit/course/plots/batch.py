@@ -107,11 +107,11 @@ def _bars(
                 edgecolors="white",
                 linewidth=0.5,
             )
-        start, end = parts[0][1] - origin, parts[-1][2] - origin
+        _, start, end = max(parts, key=lambda part: part[2] - part[1])
         if end - start > 0.02 * longest:
-            middle = (start + end) / 2 / scale
-            colour = ink(STAGE["decode"])
-            axes.text(middle, lane[request], str(request), ha="center", va="center", fontsize=7, color=colour)
+            middle = ((start + end) / 2 - origin) / scale
+            colour, name = ink(STAGE["decode"]), str(request - min(found))  # what ran before is not counted
+            axes.text(middle, lane[request], name, ha="center", va="center", fontsize=7, color=colour)
     axes.set_ylim(max(lane.values()) + 0.6, -0.6)
 
 

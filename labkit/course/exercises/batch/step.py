@@ -85,7 +85,7 @@ def _check_step(fn: Callable, rng: random.Random) -> None:
     _judge(
         fn, [(a, 60, 20), (b, 50, 3), (d, 9, 30)], [], rng.randint(5, 30), 99, size
     )  # nothing for the second
-    _judge(fn, [(a, 60, 20), (d, 9, 30)], [(c, 5)], 90, 0, size)  # who runs has its blocks already
+    _judge(fn, [(a, 60, 20), (d, 9, 30)], [(c, 3 * size)], 90, 0, size)  # who runs has its blocks already
     blocks = rng.randint(3, 6)
     _judge(fn, decoding, [(c, (blocks + 2) * size), (e, 1)], 400, blocks, size)
     _judge(fn, decoding, [(c, blocks * size), (e, size)], 400, blocks, size)  # the blocks are all taken then

@@ -1,0 +1,117 @@
+"""Policies tried out: the virtual engine in one call, the decode curve, and the pictures and tables of 03_batch."""
+
+import itertools
+import random
+
+import pytest
+
+from labkit.batch.explore import decode_curve, virtual_engine
+from labkit.batch.metrics import StepRecord
+from labkit.batch.policy import Continuous, static
+from labkit.batch.replay import replay
+from labkit.batch.virtual import CostModel
+from labkit.batch.workload import workload
+from labkit.course.plots import batch as plots
+from labkit.course.tables import batch as tables
+from labkit.models import load
+
+COSTS = CostModel(step=0.01, token=0.001)
+TEXT = list(range(2000))
+
+
+def runs():
+    load_ = workload(TEXT, 12, prompts=(5, 40), outputs=(2, 30), rate=50, seed=random.randrange(10**6))
+    policies = {
+        "one at a time": static(1),
+        "static": static(4),
+        "dynamic": static(4),
+        "continuous": Continuous(4),
+        "continuous, memory": Continuous(),
+    }
+    engines = {name: virtual_engine(COSTS, policy, share=False) for name, policy in policies.items()}
+    return {name: replay(engine, load_) for name, engine in engines.items()}, engines
+
+
+def test_a_virtual_engine_takes_the_time_that_its_costs_say():
+    load_ = workload(TEXT, 5, prompts=(7, 7), outputs=(4, 4))
+    engine = virtual_engine(COSTS, share=False)
+    # one step of 35 tokens, and three of 5
+    assert replay(engine, load_).seconds == pytest.approx(4 * 0.01 + (35 + 15) * 0.001)
+    assert engine.metrics.count == 4
+
+
+def test_decode_curve_has_every_size_and_the_steps_of_prompts():
+    sizes = (1, 3)
+    curve, records = decode_curve(load("labcoder", device="cpu"), TEXT, sizes, prompts=(4, 9), steps=4)
+    assert set(curve) == set(sizes) and all(seconds > 0 for seconds in curve.values())
+    for size in sizes:
+        assert sum(record.decodes == record.tokens == size for record in records) == 4
+    assert any(record.pairs for record in records)
+
+
+def test_slots_never_hold_two_requests_at_once():
+    _, engines = runs()
+    for name, engine in engines.items():
+        found = plots.pieces(engine.metrics.steps)
+        assert set(found) == set(range(12))
+        lane = plots.slots(found)
+        assert max(lane.values()) < {"continuous, memory": 12, "one at a time": 1}.get(name, 4)
+        for one, other in itertools.combinations(found, 2):
+            if lane[one] == lane[other]:
+                assert found[one][-1][2] <= found[other][0][1] or found[other][-1][2] <= found[one][0][1]
+        for parts in found.values():
+            assert all(here[2] <= there[1] for here, there in itertools.pairwise(parts))
+
+
+def test_pictures_are_drawn():
+    measured, engines = runs()
+    three = {name: engines[name].metrics.steps for name in ("static", "dynamic", "continuous")}
+    assert [axes.get_title(loc="left") for axes in plots.gantt(three).axes] == list(three)
+    assert len(plots.batch_curve({1: 0.01, 4: 0.02}, {1: 18.0, 4: 30.0}).axes) == 2
+    plots.waits([0.1, 0.2], [0.05, 0.1], title="any", marks={"200 ms": 0.2})
+    plots.load_curve({name: [(1.0, 0.1), (2.0, run.ttft(95))] for name, run in measured.items()}, limit=0.2)
+
+
+def record(**load_):
+    ours = {"static": 800.0, "continuous, few": 1600.0, "continuous": 3200.0}
+    skewed = {"ours": {name: {"tokens_per_second": rate} for name, rate in ours.items()}}
+    skewed["transformers"] = {"defaults": {"tokens_per_second": 900.0}, "odd": {"unavailable": "no"}}
+    return {
+        "device": "NVIDIA H200",
+        "date": "2031-02-03",
+        "figures": {
+            "model": "labcoder@7b",
+            "loads": {"skewed": skewed | load_, "equal": {"one_by_one": {"tokens_per_second": 31.0}}},
+        },
+    }
+
+
+@pytest.mark.parametrize("entry", [None, record(), record(transformers={})], ids=["none", "whole", "no peer"])
+def test_tables_with_and_without_a_record(entry):
+    measured, _ = runs()
+    table = tables.beside_record("here", measured, 77.0, entry)
+    assert table.rows[0][1] == "77 tokens/s"
+    assert len(table.headers) == (2 if entry is None else 3)
+    claims = tables.claims({size: float(size) for size in (1, 2, 4, 8, 16)}, "0 ms", 1.5, entry)
+    assert claims.rows[2][2] == "1.50 ×" and all(len(row) == len(claims.headers) for row in claims.rows)
+    if entry is not None:
+        assert table.rows[0][2] == "31 tokens/s" and table.rows[2][2] == "1,600 tokens/s"
+        assert table.rows[4][2] == (
+            "900 tokens/s" if entry["figures"]["loads"]["skewed"]["transformers"] else "–"
+        )
+        assert claims.rows[2][3] == "2.00 ×"
+
+
+def test_tables_of_runs_and_predictions():
+    measured, _ = runs()
+    assert len(tables.schedulers(measured).rows) == len(measured)
+    assert all(row[3] == "1.00" for row in tables.prediction(measured, measured).rows)
+    assert tables.law(dict(tables.LAW)).rows[0][1:] == tables.law(dict(tables.LAW)).rows[1][1:]
+
+
+def test_a_piece_of_a_prompt_is_no_decoding():
+    def step(start, rows):
+        return StepRecord(start, start + 1.0, rows, *[0] * 11)
+
+    found = plots.pieces([step(0.0, ((7, 0, 5),)), step(1.0, ((7, 0, 3),)), step(2.0, ((7, 0, 1),))])
+    assert found == {7: [("prefill", 0.0, 2.0), ("decode", 2.0, 3.0)]}
