@@ -142,7 +142,8 @@ print(f"returned after {timing.duration(returned)}, finished after {timing.durat
 #
 # Report how long **one launch** takes on an asynchronous device. Three things go wrong in the wild: the
 # clock starts while earlier work still runs, it stops before this work is done, or slow first calls are
-# counted. And one lucky or unlucky repeat should not decide: take the median.
+# counted. And one lucky or unlucky repeat should not decide: take the median (`statistics.median`, imported
+# above).
 
 
 # %% answer="time_async"
@@ -718,8 +719,9 @@ widgets.show_figure(timelines(planted, lanes=lanes), words["timelines"])
 # host waits most of the time, and the device never rests. Waiting hurts only when the queue runs empty
 # **because** the host waited: then the device stands still until the host has woken up and launched again.
 #
-# **Decide before you go on:** what keeps the device of each request waiting? Write a name from the legend, such
-# as `"launch"`; where the device itself sets the pace, `"device"`. Blanks are fine.
+# **Decide before you go on:** what keeps the device of each request waiting? A gap is to blame on whatever the host
+# was doing *when the gap began*, not on the longest event in it. Write a name from the legend, such as `"launch"`;
+# where the device itself sets the pace, `"device"`. Blanks are fine.
 
 # %%
 guess = {"request A": "", "request B": "", "request C": "", "request D": "", "request E": ""}
@@ -1062,6 +1064,9 @@ true_speed = max(new_tokens_per_second(PROMPT, 8) for _ in range(3))
 print(f"{true_speed:,.1f} tokens/s, {reported / true_speed:,.0f} times less than reported")
 
 # %% [markdown]
+# That is below your own pace because it is another question: here the prompt's prefill is paid too, and spread
+# over eight tokens only.
+#
 # ## 11 · The same on a big GPU
 #
 # What you measured, beside a recorded run of `labcoder@7b` on an H200. Its last figure is a control: the

@@ -86,7 +86,16 @@ class Engine:
     def cancel(self, ticket: Ticket) -> None:
         """End what is left of a request; its blocks are free at once. Nothing happens if it has ended."""
         for row in self._rows.get(ticket.number, ()):
-            self._end(row, Reason.CANCELLED)
+            if row.ticket is ticket:  # another engine's tickets have numbers of their own
+                self._end(row, Reason.CANCELLED)
+
+    def cancel_all(self) -> list[Event]:
+        """End every request, and return the events that nobody has been handed yet."""
+        for rows in list(self._rows.values()):
+            self.cancel(rows[0].ticket)
+        self._settle()
+        events, self._events = self._events, []
+        return events
 
     @property
     def idle(self) -> bool:
@@ -146,10 +155,7 @@ class Engine:
 
     def close(self) -> None:
         """Cancel everything and give the model back as it was."""
-        for rows in list(self._rows.values()):
-            for row in rows:
-                self._end(row, Reason.CANCELLED)
-        self._settle()
+        self.cancel_all()
         self.runner.close()
         self._closed = True
 

@@ -32,7 +32,7 @@ class Scheduler:
         tables: the rows' KV blocks.
         policy: when waiting rows may join.
         rows: at most so many at once (the sampler's slots).
-        step_tokens: tokens in a step at most; raised to `rows`, so that every row can decode.
+        step_tokens: tokens in a step at most; raised so far that every row can decode with its guesses.
         ageing: seconds of waiting that one level of priority is worth.
         proposer: guesses tokens for rows that decode; nobody by default.
         guesses: at most so many for a row and step.
@@ -60,7 +60,7 @@ class Scheduler:
         self.tables = tables
         self.policy = policy
         self.rows = rows
-        self.step_tokens = max(step_tokens, rows)
+        self.step_tokens = max(step_tokens, rows * (1 + (guesses if proposer is not None else 0)))
         self.ageing = ageing
         self.proposer = proposer
         self.guesses = guesses

@@ -45,7 +45,6 @@ class PagedCache:
     def __init__(
         self, lm: LM, blocks: int, block_size: int = 16, *, quantised: bool = False, share: bool = True
     ) -> None:
-        self.tables = BlockTables(blocks, block_size, share=share)
         self.token_bytes = token_bytes(lm, quantised=quantised)
         self._device = lm.device
         size, free = (blocks + 1) * block_size * self.token_bytes, free_bytes(lm.device)
@@ -54,6 +53,7 @@ class PagedCache:
                 f"A KV cache of {blocks} blocks takes {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free.",
                 f"{max(0, free // (block_size * self.token_bytes) - 1)} blocks would fit.",
             )
+        self.tables = BlockTables(blocks, block_size, share=share)
         shape = shape_of(lm.config)
         self.layers: list[Pages] = [
             allocate(

@@ -148,6 +148,7 @@ def _target_of(base: Baseline) -> dict[str, str]:
     floor = total_latency(base.ttft_floor, base.tpot_floor, TARGET_TOKENS)
     missed = max(whole / TARGET_ALL, base.ttft / TARGET_FIRST)
     possible = floor <= TARGET_ALL and base.ttft_floor <= TARGET_FIRST
+    what = words["target_what_all" if floor > TARGET_ALL else "target_what_first"]
     said = "target_met" if missed <= 1 else "target_slow" if possible else "target_costs"
     return {
         "target_first": duration(base.ttft),
@@ -155,7 +156,7 @@ def _target_of(base: Baseline) -> dict[str, str]:
         "target_within": str(tokens_within(base.ttft, base.tpot, TARGET_ALL)),
         "target_all": duration(whole),
         "target_floor": duration(floor),
-        "target_verdict": words[said].format(factor=f"{missed:.2g}"),
+        "target_verdict": words[said].format(factor=f"{missed:.2g}", what=what),
     }
 
 
