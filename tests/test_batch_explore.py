@@ -115,3 +115,8 @@ def test_a_piece_of_a_prompt_is_no_decoding():
 
     found = plots.pieces([step(0.0, ((7, 0, 5),)), step(1.0, ((7, 0, 3),)), step(2.0, ((7, 0, 1),))])
     assert found == {7: [("prefill", 0.0, 2.0), ("decode", 2.0, 3.0)]}
+
+
+def test_decode_curve_finds_full_steps_when_prompts_take_several():
+    curve, records = decode_curve(load("labcoder", device="cpu"), TEXT, (48,), prompts=(80, 96), steps=2)
+    assert curve[48] > 0 and sum(bool(record.pairs) for record in records) > 2

@@ -1,4 +1,4 @@
-"""Policies tried out: an engine on a virtual clock in one call, and decode steps measured over the batch size."""
+"""Policies tried out: an engine on a virtual clock in one call; decode steps over the batch size."""
 
 from __future__ import annotations
 
@@ -54,14 +54,17 @@ def decode_curve(
         text: token ids to cut prompts from.
         sizes: rows in the batch.
         prompts: shortest and longest prompt [tokens].
-        steps: decode steps at each size.
+        steps: decode steps at each size, at least; more where prompts take several steps.
     """
-    most, longest = max(sizes), prompts[1] + steps + 1
     curve, records = {}, []
+    # the prompts of a large batch take several steps, in which the first rows decode already
+    outputs = {size: steps + 1 + size * prompts[1] // 1024 for size in sizes}
+    most, longest = max(sizes), prompts[1] + max(outputs.values())
     with engine_for(lm, rows=most, blocks=most * (longest // 16 + 2), share=False) as engine:
         engine.run([one.request for one in workload(text, 2, prompts=prompts, outputs=(2, 4))])  # warm up
         for size in sizes:
-            load = workload(text, size, prompts=prompts, outputs=(steps + 1, steps + 1), seed=seed + size)
+            new_tokens = (outputs[size], outputs[size])
+            load = workload(text, size, prompts=prompts, outputs=new_tokens, seed=seed + size)
             before = engine.metrics.count
             engine.run([one.request for one in load])
             new = engine.metrics.steps[before:]
