@@ -627,7 +627,7 @@ rush = [
     for index, one in enumerate(guests(0.8))
 ]
 rows = []
-for ageing in (0.0, 1.0, 4.0, 1000.0):
+for ageing in (0.0, 1.0, 2.0, 1000.0):
     run = replay(virtual_engine(costs, Continuous(4), ageing=ageing), rush)
     waits = [
         [ticket.first.stamps[0] - ticket.arrival for ticket in run.tickets[kind::3]] for kind in (0, 1, 2)

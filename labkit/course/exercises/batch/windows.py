@@ -82,9 +82,9 @@ def _plain(got: Any, given: dict[str, Any]) -> list[Batch]:
         expect(isinstance(one, list | tuple) and len(one) == 2, "form", got=got, **given)
         start, members = number(one[0]), one[1]
         expect(start is not None and isinstance(members, list | tuple), "form", got=got, **given)
-        whole = all(isinstance(name, int) and not isinstance(name, bool) for name in members)
+        whole = all(hasattr(name, "__index__") and not isinstance(name, bool) for name in members)
         expect(bool(members) and whole, "form", got=got, **given)
-        batches.append((start or 0.0, list(members)))
+        batches.append((start or 0.0, [int(name) for name in members]))
     return batches
 
 
