@@ -85,7 +85,9 @@ def room(lm: LM) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def prefix(lm: LM, text: list[int], shared: int = 1024, own: int = 64) -> dict[str, Any]:
+def prefix(
+    lm: LM, text: list[int], shared: int = 1024, own: int = 64, *, repeats: int = REPEATS, warmup: int = 2
+) -> dict[str, Any]:
     """Time to the first token of prompts that share `shared` tokens: with nothing cached, and with all of it."""
     cache = PagedCache(lm, 4 * (shared + own) // BLOCK + 8, BLOCK)
     install(lm.model)
@@ -106,7 +108,7 @@ def prefix(lm: LM, text: list[int], shared: int = 1024, own: int = 64) -> dict[s
     turn = [0]
     try:
         timed = {
-            kind: measure(lambda kind=kind: first(kind, turn), device=lm.device, warmup=2, repeats=REPEATS)
+            kind: measure(lambda kind=kind: first(kind, turn), device=lm.device, warmup=warmup, repeats=repeats)
             for kind in ("cold", "warm")
         }
     finally:
