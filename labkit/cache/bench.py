@@ -108,7 +108,9 @@ def prefix(
     turn = [0]
     try:
         timed = {
-            kind: measure(lambda kind=kind: first(kind, turn), device=lm.device, warmup=warmup, repeats=repeats)
+            kind: measure(
+                lambda kind=kind: first(kind, turn), device=lm.device, warmup=warmup, repeats=repeats
+            )
             for kind in ("cold", "warm")
         }
     finally:

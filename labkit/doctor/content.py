@@ -34,7 +34,11 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("labcoder, measured live", 0, ""),
         Part("gaps between kernels on a GPU", 0.5, "the processor's own trace, and the recorded GPU run"),
         Part("labcoder@7b, measured live", 15, "the recorded GPU run"),
-    )
+    ),
+    "04_cache": (
+        Part("labcoder's caches, measured live", 0, ""),
+        Part("labcoder@7b's caches, measured live", 24, "the recorded GPU run"),
+    ),
 }
 
 

@@ -92,7 +92,12 @@ def _judge_release(got: Any, table: list[int], counts: list[int], free: list[int
     lost = [block for block in free if block not in now_free]
     expect(not lost, "lost", lost=lost, got=now_free, **given)
     others = [block for block in range(len(counts)) if block not in table and after[block] != counts[block]]
-    expect(not others and len(now_free) == len(free) + sum(after[b] == 0 for b in table), "others", got=got, **given)
+    expect(
+        not others and len(now_free) == len(free) + sum(after[b] == 0 for b in table),
+        "others",
+        got=got,
+        **given,
+    )
 
 
 EXERCISES = [

@@ -47,7 +47,9 @@ class Case:
 
     def publish(self, text: list[int], rng: random.Random, *, under: list[int] | None = None) -> int:
         """Publish the block at the end of `text`; `under`: as if its number were that of another beginning."""
-        block = rng.choice([b for b in range(1, 500) if b not in {held for held, _ in self.published.values()}])
+        block = rng.choice(
+            [b for b in range(1, 500) if b not in {held for held, _ in self.published.values()}]
+        )
         self.published[self._number(text if under is None else under)] = (block, list(text))
         return block
 

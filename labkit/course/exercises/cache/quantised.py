@@ -72,12 +72,18 @@ def _judge_scales(scales: Tensor, x: Tensor, want: Tensor, given: dict[str, Any]
     for mistake, value in by.items():
         expect(not near(squeezed, value, 1e-5), mistake, got=list(scales.shape), want=wanted, **given)
     keeps_dim = list(scales.shape) == [*wanted, 1]
-    expect(keeps_dim or list(scales.shape) == wanted, "scale_shape", got=list(scales.shape), want=wanted, **given)
+    expect(
+        keeps_dim or list(scales.shape) == wanted, "scale_shape", got=list(scales.shape), want=wanted, **given
+    )
     flat = scales.reshape(want.shape)
     expect(bool(flat.isfinite().all()), "not_finite", **given)
     inverse = near(flat[want > 0], 1 / want[want > 0], 1e-4)
     expect(not inverse, "inverted", got=flat, want=want, **given)
-    for mistake, factor in (("over_128", LARGEST / 128), ("over_255", LARGEST / 255), ("over_256", LARGEST / 256)):
+    for mistake, factor in (
+        ("over_128", LARGEST / 128),
+        ("over_255", LARGEST / 255),
+        ("over_256", LARGEST / 256),
+    ):
         expect(not near(flat[want > 0], want[want > 0] * factor, 1e-5), mistake, **given)
     signed = near(flat, x.amax(-1) / LARGEST, 1e-5)
     expect(not signed or near(flat, want, 1e-5), "signed", **given)

@@ -16,7 +16,9 @@ def normal(rng: random.Random, *shape: int, scale: float = 1.0) -> Tensor:
     """Random numbers in float64, so that a right answer is right to many digits."""
     import torch  # the command line does not wait for it
 
-    drawn = torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(rng.getrandbits(31)))
+    drawn = torch.randn(
+        *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(rng.getrandbits(31))
+    )
     return scale * drawn
 
 

@@ -30,13 +30,24 @@ def room_for_token(
 
 
 def _check(fn: Callable, rng: random.Random) -> None:
-    for case in ("grow", "alone", "shared", "first", "last place", "nearly", "grow, none free", "shared, none free"):
+    for case in (
+        "grow",
+        "alone",
+        "shared",
+        "first",
+        "last place",
+        "nearly",
+        "grow, none free",
+        "shared, none free",
+    ):
         _judge(fn, rng, case)
 
 
 def _judge(fn: Callable, rng: random.Random, case: str) -> None:
     size, held = rng.choice([4, 5, 7]), rng.randint(2, 4)
-    inside = {"grow": 0, "grow, none free": 0, "last place": size - 1, "nearly": 1}.get(case, rng.randint(2, size - 2))
+    inside = {"grow": 0, "grow, none free": 0, "last place": size - 1, "nearly": 1}.get(
+        case, rng.randint(2, size - 2)
+    )
     total = held + rng.randint(4, 6)
     ids = rng.sample(range(total), total)
     table, free = ids[:held], ids[held : held + 3]
@@ -66,7 +77,8 @@ def _judge_state(got: Any, given: dict[str, Any], *, grow: bool, shared: bool) -
     expect(isinstance(got, list | tuple) and len(got) == 4, "form", got=got, **given)
     table, counts, free, copy = got
     lists = all(
-        isinstance(part, list | tuple) and all(type(one) is int for one in part) for part in (table, counts, free)
+        isinstance(part, list | tuple) and all(type(one) is int for one in part)
+        for part in (table, counts, free)
     )
     expect(lists and len(counts) == len(given["counts"]), "form", got=got, **given)
     before, had = given["table"], given["counts"]
@@ -76,7 +88,12 @@ def _judge_state(got: Any, given: dict[str, Any], *, grow: bool, shared: bool) -
         expect(len(table) <= len(before), "grown_early", got=list(table), **given)
     if not grow and not shared:
         expect(list(table) == before and copy is None, "copied_alone", got=got, **given)
-    expect(list(table[: len(before) - shared]) == before[: len(before) - shared], "table", got=list(table), **given)
+    expect(
+        list(table[: len(before) - shared]) == before[: len(before) - shared],
+        "table",
+        got=list(table),
+        **given,
+    )
     if shared:
         _judge_copy(got, given)
     else:
@@ -84,7 +101,9 @@ def _judge_state(got: Any, given: dict[str, Any], *, grow: bool, shared: bool) -
     new = [block for block in table if block not in before]
     expect(all(block in given["free"] for block in new), "not_from_free", new=new, **given)
     expect(not any(block in free for block in new), "still_free", new=new, got=list(free), **given)
-    expect(all(counts[block] == 1 for block in new), "new_count", new=new, got=[counts[b] for b in new], **given)
+    expect(
+        all(counts[block] == 1 for block in new), "new_count", new=new, got=[counts[b] for b in new], **given
+    )
     kept = sorted(block for block in given["free"] if block not in new)
     expect(sorted(free) == kept, "free", got=list(free), want=kept, **given)
     old = before[-1] if shared else None
