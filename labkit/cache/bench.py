@@ -29,8 +29,8 @@ from labkit.timing import compare, duration
 CONTEXT = 8192
 BLOCK = 16
 REPEATS = 5
-SHARED = (256, 1024, 4096)
-"""Tokens that prompts have in common [tokens]."""
+LONG = 4096
+"""A prefix whose prefill takes longer than launching a step, on any device [tokens]."""
 
 
 def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
@@ -44,6 +44,7 @@ def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
         "token_bytes": {"plain": token_bytes(lm), "int8": token_bytes(lm, quantised=True)},
         "room": room(lm),
         "prefix": prefix(lm, text),
+        "long_prefix": prefix(lm, text, LONG),
         "bandwidth": bandwidth,
         "kernel": kernel_rates(lm.device, bandwidth) if lm.device.type == "cuda" else [],
         "compression": compression(),
@@ -90,23 +91,16 @@ def room(lm: LM) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def prefix(lm: LM, text: list[int], own: int = 64) -> list[dict[str, Any]]:
-    """Time to the first token of prompts that share their beginning: nothing of it cached, and all of it.
+def prefix(
+    lm: LM, text: list[int], shared: int = 1024, own: int = 64, *, repeats: int = REPEATS, warmup: int = 1
+) -> dict[str, Any]:
+    """Time to the first token of prompts that share `shared` tokens: nothing of it cached, and all of it.
 
-    Cold and warm take turns. `text` is read again where it is shorter than the longest beginning.
+    Cold and warm take turns. `text` is read again where it is too short.
     """
-    long = text * -(-(max(SHARED) + own + 8 * REPEATS) // len(text))
-    cache = PagedCache(lm, 2 * (max(SHARED) + own) // BLOCK, BLOCK)
-    install(lm.model)
-    try:
-        return [_shared(lm, cache, long, shared, own) for shared in SHARED]
-    finally:
-        remove(lm.model)
-
-
-def _shared(lm: LM, cache: PagedCache, text: list[int], shared: int, own: int) -> dict[str, Any]:
-    turns = itertools.count()
-    found: dict[str, int] = {}
+    text = text * -(-(shared + own + 4 * (repeats + warmup)) // len(text))
+    cache = PagedCache(lm, 2 * (shared + own) // BLOCK + 2, BLOCK)
+    turns, found = itertools.count(), dict[str, int]()
 
     def first(kind: str) -> torch.Tensor:
         turn = next(turns)
@@ -120,7 +114,11 @@ def _shared(lm: LM, cache: PagedCache, text: list[int], shared: int, own: int) -
         return logits
 
     kinds: dict[str, Callable[[], object]] = {kind: partial(first, kind) for kind in ("cold", "warm")}
-    timed = compare(kinds, device=lm.device, warmup=1, repeats=REPEATS)
+    install(lm.model)
+    try:
+        timed = compare(kinds, device=lm.device, warmup=warmup, repeats=repeats)
+    finally:
+        remove(lm.model)
     return {
         "shared": shared,
         "own": own,
@@ -138,7 +136,7 @@ def _print(figures: dict[str, Any]) -> None:
         size, waste = space[f"{kind}_bytes"] / 1e9, space[f"{kind}_waste"]
         most = space["largest_batch"][kind]
         print(f"  {kind:<11} {size:8.2f} GB, {waste:6.1%} of it empty; largest batch {most}")
-    for one in figures["prefix"]:
+    for one in (figures["prefix"], figures["long_prefix"]):
         cold, warm = (duration(one["ttft"][kind]) for kind in ("cold", "warm"))
         print(f"TTFT with {one['shared']:,} shared tokens: cold {cold}, warm {warm}")
     for one in figures["kernel"]:
@@ -152,7 +150,7 @@ def _print(figures: dict[str, Any]) -> None:
     headline = {
         "bench": "cache",
         "model": figures["model"],
-        "ttft_s": {one["shared"]: one["ttft"] for one in figures["prefix"]},
+        "ttft_s": {one["shared"]: one["ttft"] for one in (figures["prefix"], figures["long_prefix"])},
         "largest_batch": space["largest_batch"],
         "kernel_share": {one["shape"]: round(one["share"], 3) for one in figures["kernel"]},
     }

@@ -64,6 +64,9 @@ class KVCache(Protocol):
     def pack(self, chunks: Sequence[Chunk]) -> Pack:
         """Make room for the chunks and lay them out; order is kept. Raises OutOfBlocks when full."""
 
+    def commit(self, row: int, tokens: Sequence[int]) -> None:
+        """All of a row's `tokens` have run and stand."""
+
     def truncate(self, row: int, length: int) -> None:
         """Forget a row's tokens from `length` on."""
 

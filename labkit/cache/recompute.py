@@ -46,6 +46,9 @@ class Recompute:
         first, second, third = tensors
         return Pack(first[None], second[None], third, View(layout))
 
+    def commit(self, row: int, tokens: Sequence[int]) -> None:
+        """Nothing is kept that others could find."""
+
     def truncate(self, row: int, length: int) -> None:
         """Forget a row's tokens from `length` on."""
         del self._texts[row][length:]

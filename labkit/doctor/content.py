@@ -40,6 +40,10 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("policies on a virtual clock", 0, ""),
         Part("labcoder@7b, measured live", 20, "the recorded GPU run, where there is one"),
     ),
+    "04_cache": (
+        Part("labcoder's caches, measured live", 0, ""),
+        Part("labcoder@7b's caches, measured live", 24, "the recorded GPU run"),
+    ),
 }
 
 

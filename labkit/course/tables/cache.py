@@ -1,0 +1,215 @@
+"""Tables of notebook 04: three caches side by side, what was recorded beside what was measured, claims."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labkit.course import texts
+from labkit.course.display import Badge, Table, measured_here, recorded
+from labkit.course.predictions import quantity
+from labkit.timing import duration
+
+NOTEBOOK = "04_cache"
+NEEDED = 10e9
+"""Bytes that a claim says a 7B's long context takes."""
+CLAIMED = {
+    "14": "10\N{NO-BREAK SPACE}GB",
+    "15_memory": "48 → 22\N{NO-BREAK SPACE}GB (2.2 ×)",
+    "15_throughput": "2.3 ×",
+    "15_prefix": None,
+    "15_lossless": None,
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One cache that ran a load.
+
+    Args:
+        seconds: of the run.
+        reserved, used: bytes set aside for its rows, and bytes of those that hold tokens, at its end.
+        steps: forward passes.
+    """
+
+    seconds: float
+    reserved: int
+    used: int
+    steps: int
+
+    @property
+    def empty(self) -> float:
+        """Share of the reserved memory that holds no token."""
+        return 1 - self.used / self.reserved if self.reserved else 0.0
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one machine says to the claims.
+
+    Args:
+        model: its name.
+        token_bytes: KV bytes of one token of a 7B in 16 bits.
+        contiguous, paged: bytes of the same conversations under an 8k limit.
+        gain: throughput of paged over contiguous in the same memory; where it was not measured, None.
+        batch: largest batches, contiguous and paged.
+        cold, warm: TTFT with a prefix computed and found [s].
+        shared: its tokens.
+        lossless: best ratio of a lossless codec on labcoder's keys and values.
+    """
+
+    model: str
+    token_bytes: int
+    contiguous: float
+    paged: float
+    gain: float | None
+    batch: tuple[int, int]
+    cold: float
+    warm: float
+    shared: int
+    lossless: float
+
+    @classmethod
+    def of_record(cls, entry: Mapping[str, Any]) -> Figures:
+        """The figures of a recorded `labkit bench cache`."""
+        figures = entry["figures"]
+        space, prefix = figures["room"], figures["prefix"]
+        return cls(
+            model=figures["model"],
+            token_bytes=figures["token_bytes"]["plain"],
+            contiguous=space["contiguous_bytes"],
+            paged=space["paged_bytes"],
+            gain=None,
+            batch=(space["largest_batch"]["contiguous"], space["largest_batch"]["paged"]),
+            cold=prefix["ttft"]["cold"],
+            warm=prefix["ttft"]["warm"],
+            shared=prefix["shared"],
+            lossless=max(one["ratio"] for one in figures["compression"]["lossless"]),
+        )
+
+
+def size(count: float) -> str:
+    """Bytes to three figures in the largest unit that fits."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= scale:
+            return f"{count / scale:,.3g}\N{NO-BREAK SPACE}{unit}"
+    return f"{count:,.0f}\N{NO-BREAK SPACE}B"
+
+
+def caches(trials: Mapping[str, Trial]) -> Table:
+    """One row for each cache that ran the same load."""
+    words = texts.words(NOTEBOOK)
+    rows = [
+        [name, duration(one.seconds / one.steps), size(one.reserved), size(one.used), f"{one.empty:.0%}"]
+        for name, one in trials.items()
+    ]
+    return Table([words[key] for key in ("cache", "a_step", "reserved", "used", "empty")], rows)
+
+
+def room(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
+    """Memory and largest batch under an 8k limit, contiguous and paged; `here` is of `cache.bench.room`."""
+    words = texts.words(NOTEBOOK)
+    columns = [here] + ([entry["figures"]["room"]] if entry else [])
+    batches = [one["largest_batch"] for one in columns]
+    rows: list[list[str | Badge]] = [
+        [words["room_contiguous"], *(size(one["contiguous_bytes"]) for one in columns)],
+        [words["room_paged"], *(size(one["paged_bytes"]) for one in columns)],
+        [words["room_ratio"], *(f"{one['contiguous_bytes'] / one['paged_bytes']:.2f} ×" for one in columns)],
+        [words["room_batch"], *(f"{one['contiguous']:,} → {one['paged']:,}" for one in batches)],
+        ["", *_badges(entry)],
+    ]
+    return Table(_headers(model, entry), rows, words["room"])
+
+
+def warm_and_cold(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
+    """TTFT of a long shared prefix, computed and found; `here` is of `cache.bench.prefix`."""
+    words = texts.words(NOTEBOOK)
+    columns = [here] + ([entry["figures"]["prefix"]] if entry else [])
+    pairs = [(one["ttft"]["cold"], one["ttft"]["warm"]) for one in columns]
+    rows: list[list[str | Badge]] = [
+        [words["prefix_tokens"], *(f"{one['shared']:,}" for one in columns)],
+        [words["cold"], *(duration(cold) for cold, _ in pairs)],
+        [words["warm"], *(duration(warm) for _, warm in pairs)],
+        [words["cold_over_warm"], *(f"{cold / warm:.2g} ×" for cold, warm in pairs)],
+        ["", *_badges(entry)],
+    ]
+    return Table(_headers(model, entry), rows)
+
+
+def kernels(entry: Mapping[str, Any]) -> Table:
+    """Recorded reading rates of paged decode attention."""
+    words = texts.words(NOTEBOOK)
+    rows: list[list[str | Badge]] = [
+        [one["shape"], f"{one['rate'] / 1e9:,.0f}", f"{one['share']:.0%}"]
+        for one in entry["figures"]["kernel"]
+    ]
+    headers = [words["kernel_shape"], "GB/s", words["kernel_share"]]
+    return Table(headers, [*rows, ["", "", recorded(dict(entry))]], words["kernels"])
+
+
+def compressions(found: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
+    """What labcoder's keys and values go into: bytes, and what it costs in quality."""
+    words = texts.words(NOTEBOOK)
+    sources = [found] + ([entry["figures"]["compression"]] if entry else [])
+    rows: list[list[str | Badge]] = [
+        [words["int8_bytes"], *(f"{one['int8']['bytes_share']:.0%}" for one in sources)],
+        [words["int8_kl"], *(f"{one['int8']['kl']:.1e}" for one in sources)],
+        [words["int8_top1"], *(f"{one['int8']['top1_agreement']:.1%}" for one in sources)],
+    ]
+    for index, one in enumerate(found["lossless"]):
+        shares = [source["lossless"][index] for source in sources]
+        name = words["lossless"].format(codec=one["codec"])
+        rows.append([name, *(f"{1 / share['ratio']:.0%}" for share in shares)])
+    rows.append(["", *_badges(entry)])
+    return Table(["", *(words["labcoder_kv"] for _ in sources)], rows)
+
+
+def restoring(rates: Mapping[str, tuple[float, float]]) -> Table:
+    """Tokens per second whose keys and values come back: by computing them, and by decompressing them.
+
+    Args:
+        rates: model → (computed again, restored) [tokens/s].
+    """
+    words = texts.words(NOTEBOOK)
+    rows = []
+    for name, (computed, restored) in rates.items():
+        said = words["restoring_wins" if restored > computed else "computing_wins"]
+        factor = max(restored, computed) / min(restored, computed)
+        rows.append([name, f"{computed:,.0f}", f"{restored:,.0f}", f"{said} ({quantity(factor, '×')})"])
+    return Table(["", *(words[key] for key in ("computed_again", "restored", "faster"))], rows)
+
+
+def claims(here: Figures, entry: Mapping[str, Any] | None) -> Table:
+    """Claims 14 and 15: claimed, measured here, recorded."""
+    words = texts.words(NOTEBOOK)
+    said = [_claims_of(here)] + ([_claims_of(Figures.of_record(entry))] if entry else [])
+    rows: list[list[str | Badge]] = [
+        [words[f"claim_{key}"], claimed or words[f"says_{key}"], *(one[key] for one in said)]
+        for key, claimed in CLAIMED.items()
+    ]
+    rows.append(["", "", *_badges(entry)])
+    return Table([words["claim"], words["claimed"], *_headers(here.model, entry)[1:]], rows)
+
+
+def _claims_of(one: Figures) -> dict[str, str]:
+    """What one set of figures says to each claim."""
+    words = texts.words(NOTEBOOK)
+    batch = words["batch"].format(
+        before=one.batch[0], after=one.batch[1], ratio=f"{one.batch[1] / one.batch[0]:.2f}"
+    )
+    return {
+        "14": words["reached"].format(tokens=f"{NEEDED / one.token_bytes:,.0f}"),
+        "15_memory": f"{size(one.contiguous)} → {size(one.paged)} ({one.contiguous / one.paged:.2f} ×)",
+        "15_throughput": batch if one.gain is None else f"{one.gain:.2f} ×",
+        "15_prefix": f"TTFT {duration(one.cold)} → {duration(one.warm)}",
+        "15_lossless": f"{1 / one.lossless:.0%}",
+    }
+
+
+def _badges(entry: Mapping[str, Any] | None) -> Sequence[Badge]:
+    return [measured_here()] + ([recorded(dict(entry))] if entry else [])
+
+
+def _headers(model: str, entry: Mapping[str, Any] | None) -> list[str]:
+    return ["", model, *([entry["figures"]["model"]] if entry else [])]

@@ -1,0 +1,8 @@
+# Sees the new token only.
+import torch
+
+
+def cached_attention(query, key, value, keys, values):
+    keys = torch.cat([keys, key[:, None]], dim=1)
+    values = torch.cat([values, value[:, None]], dim=1)
+    return value, keys, values

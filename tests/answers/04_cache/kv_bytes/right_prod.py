@@ -1,0 +1,6 @@
+# A product of a list.
+import math
+
+
+def kv_bytes(layers, kv_heads, head_dim, tokens, batch, bytes_per_value):
+    return 2 * math.prod([layers, kv_heads, head_dim, tokens, batch, bytes_per_value])

@@ -1,0 +1,9 @@
+# Keeps two tokens back.
+def prefix_lookup(tokens, published, fingerprint, block_size):
+    found = []
+    for end in range(block_size, len(tokens) - 1, block_size):
+        block, held = published.get(fingerprint(tokens[:end]), (None, None))
+        if held != tokens[:end]:
+            break
+        found.append(block)
+    return found

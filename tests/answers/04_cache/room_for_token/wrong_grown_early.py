@@ -1,0 +1,13 @@
+# Grows one token too early.
+def room_for_token(table, length, counts, free, block_size):
+    full = (length + 1) % block_size == 0
+    if not full and table and counts[table[-1]] == 1:
+        return table, counts, free, None
+    if not free:
+        return None
+    new = free.pop()
+    counts[new] = 1
+    if full:
+        return [*table, new], counts, free, None
+    old, table[-1:] = 0, [*table[-1:], new]
+    return table, counts, free, None

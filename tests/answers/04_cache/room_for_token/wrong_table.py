@@ -1,0 +1,14 @@
+# Puts the new block in front.
+def room_for_token(table, length, counts, free, block_size):
+    full = length % block_size == 0
+    if not full and counts[table[-1]] == 1:
+        return table, counts, free, None
+    if not free:
+        return None
+    new = free.pop()
+    counts[new] = 1
+    if full:
+        return [new, *table], counts, free, None
+    old, table[-1] = table[-1], new
+    counts[old] -= 1
+    return table, counts, free, (old, new)

@@ -1,0 +1,95 @@
+"""The exercises of 04_cache: every failure has words of its own, reached by some wrong answer."""
+
+import random
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from labkit.cache.prefix import PrefixCache
+from labkit.cache.tables import BlockTables
+from labkit.course import exercises, texts
+from labkit.course.exercise import CheckFailed
+from labkit.course.verify import guarded, verify
+from labkit.kernels.pages import quantise, slots_of
+
+ANSWERS = Path(__file__).parent / "answers" / "04_cache"
+EXERCISES = exercises.of("04_cache")
+NAMES = [exercise.name for exercise in EXERCISES]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=NAMES)
+def test_every_failure_text_is_reached_and_filled_in(exercise):
+    said = {}
+    for path in sorted((ANSWERS / exercise.name).glob("wrong_*.py")):
+        function = runpy.run_path(str(path))[exercise.name]
+        for _ in range(10):
+            seed = random.randrange(10**6)
+            with pytest.raises(CheckFailed) as caught:
+                verify(exercise, guarded(function), seed)
+            said[caught.value.key] = caught.value.text
+            named = path.stem.removeprefix("wrong_")
+            if named in texts.exercise("04_cache", exercise.name).failures:
+                assert caught.value.key == named, f"{path.name}, seed {seed}: {caught.value.text}"
+    for key, words in said.items():
+        template = texts.exercise("04_cache", exercise.name).failures[key]
+        for field in {piece.split("}")[0].split("!")[0].split("[")[0] for piece in template.split("{")[1:]}:
+            assert f"{{{field.split(':')[0]}}}" not in words, f"{key}: {field} was not given"
+        assert "seed=" in words
+    unreached = set(texts.exercise("04_cache", exercise.name).failures) - set(said)
+    assert not unreached, f"no wrong answer shows {unreached}"
+
+
+def test_core_path_fits_into_the_promised_minutes():
+    assert sum(exercise.minutes for exercise in EXERCISES if exercise.level == "core") <= 25
+    extra = {exercise.name for exercise in EXERCISES if exercise.level == "extra"}
+    assert extra == {"room_for_token", "int8_kv"}
+    assert len(EXERCISES) >= 6
+
+
+def own(name):
+    return exercises.find(name).reference
+
+
+def test_labkits_own_answers_are_what_the_cache_does():
+    table, positions = torch.randperm(20)[:5], torch.randint(0, 35, (9,))
+    store = torch.randn(20, 7, 3)
+    assert torch.equal(
+        own("paged_gather")(store, table, positions), store.flatten(0, 1)[slots_of(table, positions, 7)]
+    )
+    x = torch.randn(5, 3, 8)
+    assert all(map(torch.equal, own("int8_kv")(x), quantise(x)))
+
+
+def test_a_look_up_finds_what_labkits_does():
+    draw = random.Random()
+    cache = PrefixCache(40, 4)
+    texts_ = [[draw.randrange(2) for _ in range(draw.randint(5, 14))] for _ in range(30)]
+    published = {}
+    for text in texts_[:15]:
+        name = cache.root()
+        for end in range(4, len(text) + 1, 4):
+            entry = cache._entries.get((name, tuple(text[end - 4 : end])))
+            block = entry.block if entry else cache.pool.allocate()[0]
+            name = cache.publish(name, text[end - 4 : end], block)
+            published[hash(tuple(text[:end]))] = (block, text[:end])
+    for text in texts_:
+        want = [entry.block for entry in cache.lookup(text)]
+        assert own("prefix_lookup")(text, published, lambda tokens: hash(tuple(tokens)), 4) == want
+
+
+def test_making_room_takes_and_copies_what_labkits_tables_do():
+    tables = BlockTables(9, 4, share=False)
+    tables.open(0, [])
+    tables.reserve(0, 6)
+    tables.commit(0, 6, ())
+    tables.fork(0, 1)
+    before = list(tables.rows[1].blocks)
+    counts = [tables.pool.references(block) for block in range(10)]
+    free = [block for block in range(1, 10) if not counts[block]]
+    table, after, _, copy = own("room_for_token")(before, 6, counts, free, 4)
+    tables.reserve(1, 7)
+    assert len(table) == len(tables.rows[1].blocks) and table[0] == tables.rows[1].blocks[0]
+    assert [[copy[0]], len([copy[1]])] == [tables.take_copies()[0], 1]
+    assert after[before[1]] == tables.pool.references(before[1]) == 1
