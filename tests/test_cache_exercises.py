@@ -1,44 +1,15 @@
-"""The exercises of 04_cache: every failure has words of its own, reached by some wrong answer."""
+"""The exercises of 04_cache: minutes, references against labkit's own, planted cases."""
 
 import random
-import runpy
-from pathlib import Path
 
-import pytest
 import torch
 
 from labkit.cache.prefix import PrefixCache
 from labkit.cache.tables import BlockTables
-from labkit.course import exercises, texts
-from labkit.course.exercise import CheckFailed
-from labkit.course.verify import guarded, verify
+from labkit.course import exercises
 from labkit.kernels.pages import quantise, slots_of
 
-ANSWERS = Path(__file__).parent / "answers" / "04_cache"
 EXERCISES = exercises.of("04_cache")
-NAMES = [exercise.name for exercise in EXERCISES]
-
-
-@pytest.mark.parametrize("exercise", EXERCISES, ids=NAMES)
-def test_every_failure_text_is_reached_and_filled_in(exercise):
-    said = {}
-    for path in sorted((ANSWERS / exercise.name).glob("wrong_*.py")):
-        function = runpy.run_path(str(path))[exercise.name]
-        for _ in range(10):
-            seed = random.randrange(10**6)
-            with pytest.raises(CheckFailed) as caught:
-                verify(exercise, guarded(function), seed)
-            said[caught.value.key] = caught.value.text
-            named = path.stem.removeprefix("wrong_")
-            if named in texts.exercise("04_cache", exercise.name).failures:
-                assert caught.value.key == named, f"{path.name}, seed {seed}: {caught.value.text}"
-    for key, words in said.items():
-        template = texts.exercise("04_cache", exercise.name).failures[key]
-        for field in {piece.split("}")[0].split("!")[0].split("[")[0] for piece in template.split("{")[1:]}:
-            assert f"{{{field.split(':')[0]}}}" not in words, f"{key}: {field} was not given"
-        assert "seed=" in words
-    unreached = set(texts.exercise("04_cache", exercise.name).failures) - set(said)
-    assert not unreached, f"no wrong answer shows {unreached}"
 
 
 def test_core_path_fits_into_the_promised_minutes():
