@@ -47,7 +47,7 @@ def test_all_three_give_the_tokens_of_the_plain_model(lm):
             with torch.inference_mode():
                 row.append(int(lm.model(torch.tensor([row])).logits[0, -1].argmax()))
         want.append(row)
-    caches = (Recompute(lm), ContiguousCache(lm, 4, 64), PagedCache(lm, 40, draw.choice([1, 5, 16])))
+    caches = (Recompute(lm), ContiguousCache(lm, 4, 64), PagedCache(lm, 200, draw.choice([1, 5, 16])))
     for cache in caches:
         assert serve(lm, cache, prompts, 5) == want
     stored = sum(len(row) - 1 for row in want) * token_bytes(lm)
