@@ -18,6 +18,7 @@ import torch
 from labkit.batch import peers
 from labkit.batch.build import engine_for
 from labkit.batch.engine import Engine
+from labkit.batch.explore import decode_curve
 from labkit.batch.policy import Continuous, Policy, dynamic, static
 from labkit.batch.replay import Replay, replay
 from labkit.batch.request import Request
@@ -49,6 +50,11 @@ class Plan:
     window: float = 0.2
     alone: int = 8
 
+    @property
+    def sizes(self) -> list[int]:
+        """Batch sizes of the decode curve: powers of two up to the rows."""
+        return [1 << power for power in range(self.rows.bit_length())]
+
 
 def plan_for(device_type: str) -> Plan:
     """256 requests of 32–512 tokens, 128 new, on a GPU; 32 of 16–128 tokens, 64 new, on a CPU."""
@@ -69,6 +75,7 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
     figures: dict[str, Any] = {
         "plan": asdict(plan),
         "model": lm.name,
+        "decode_step": _curve(lm, text, plan.sizes),
         "loads": {"equal": first, "skewed": second},
     }
     figures["prediction"] = _prediction(figures["loads"], uneven, plan)
@@ -76,6 +83,15 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
         one["ours"]["continuous"].pop("records")
     _print(figures)
     return figures
+
+
+def _curve(lm: LM, text: list[int], sizes: Sequence[int]) -> dict[int, float]:
+    """Seconds of a decode step by batch size."""
+    print(f"{lm.name}, decoding")
+    curve, _ = decode_curve(lm, text, sizes)
+    for size, seconds in curve.items():
+        _say(size / seconds, f"{size} rows, {duration(seconds)} a step")
+    return curve
 
 
 def _equal(lm: LM, arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Runs steps on a model: lay the step out, one forward pass, one draw for every row.
 
 The step's numbers (ids, positions, slots, block tables …) are put together on the host and cross to the device
-in one copy. Tokens stay on the device between steps: a row that decodes takes its input from where the step
+in one copy (`Staging`). Tokens stay on the device between steps: a row that decodes takes its input from where the step
 before has put it.
 """
 
@@ -17,6 +17,7 @@ from labkit.batch.row import UNKNOWN, Row, Step, Work
 from labkit.batch.runner import Drawn
 from labkit.batch.sampler import BatchSampler
 from labkit.batch.sampling import Sampled, Top
+from labkit.batch.staging import Staging
 from labkit.cache.attention import install, remove
 from labkit.cache.pack import Pack, View, forward
 from labkit.cache.paged import PagedCache
@@ -79,6 +80,7 @@ class ModelRunner:
         self.overlaps = lm.device.type == "cuda"
         self._sampler = BatchSampler(rows, lm.config.vocab_size, lm.device)
         self._last = torch.zeros(rows, dtype=torch.long, device=lm.device)  # each slot's newest token
+        self._staging = Staging(lm.device)
         self._lives: dict[int, tuple[int, int]] = {}
         install(lm.model)
 
@@ -93,13 +95,13 @@ class ModelRunner:
         for work in step.works:
             self._seat(work.row)
         self.cache.run_copies()
-        pack, index = self._pack(step)
-        logits = forward(self.lm, pack)
         slots = [work.row.slot for work in step.works for _ in range(work.wanted)]
+        pack, index, seats = self._pack(step, slots)
+        logits = forward(self.lm, pack)
         sampled = self._sampler.sample(logits, slots, index, check=True)
         if slots:
             self._sampler.observe(slots, sampled.tokens)
-            self._last.index_copy_(0, self._send(slots)[0], sampled.tokens)
+            self._last.index_copy_(0, seats, sampled.tokens)
         return self._to_host(step, sampled)
 
     def _seat(self, row: Row) -> None:
@@ -110,7 +112,8 @@ class ModelRunner:
             sampling, prompt = row.request.sampling, row.tokens[: row.prompt]
             self._sampler.set(row.slot, sampling, row.seed, prompt, row.tokens[row.prompt :])
 
-    def _pack(self, step: Step) -> tuple[Pack, torch.Tensor]:
+    def _pack(self, step: Step, drawing: Sequence[int]) -> tuple[Pack, torch.Tensor, torch.Tensor]:
+        """The step's input; and, for each draw, how many came before in its row, and its row's slot (`drawing`)."""
         works = step.works
         ids = [token for work in works for token in work.ids()]
         unknown = [place for place, token in enumerate(ids) if token == UNKNOWN]
@@ -120,31 +123,24 @@ class ModelRunner:
         counters = [work.first + i for work in works for i in range(work.wanted)]
         positions = [p for work in works for p in range(work.start, work.stop)]
         slots = [slot for work in works for slot in self._slots(work)]
-        device = self._send(
-            ids, positions, slots, _wanted(works), counters, lengths, unknown, owners, table.ravel().tolist()
+        sent = self._staging.send(
+            ids, positions, slots, _wanted(works), counters, lengths, unknown, owners, drawing, table
         )
         if unknown:
-            device[0].index_copy_(0, device[6], self._last.index_select(0, device[7]))
+            sent[0].index_copy_(0, sent[6], self._last.index_select(0, sent[7]))
         layout = Layout(
             sum(work.tokens == 1 for work in works),
             tuple(work.tokens for work in works),
             tuple(lengths),
-            device[2],
-            device[8].view(table.shape).int(),
-            device[5].int(),
+            sent[2],
+            sent[9].view(table.shape).int(),
+            sent[5].int(),
         )
-        pack = Pack(device[0][None], device[1][None], device[3], View(layout, self.cache.layers))
-        return pack, device[4]
+        pack = Pack(sent[0][None], sent[1][None], sent[3], View(layout, self.cache.layers))
+        return pack, sent[4], sent[8]
 
     def _slots(self, work: Work) -> list[int]:
         return self.cache.tables.slots(work.row.number, work.start, work.stop)
-
-    def _send(self, *lists: Sequence[int]) -> tuple[torch.Tensor, ...]:
-        """The lists as int64 tensors on the device, in one copy that the host does not wait for."""
-        host = torch.from_numpy(np.concatenate([np.asarray(each, dtype=np.int64) for each in lists]))
-        if self.overlaps:
-            host = host.pin_memory()
-        return host.to(self.lm.device, non_blocking=True).split([len(each) for each in lists])
 
     def _to_host(self, step: Step, sampled: Sampled) -> ModelFlight:
         if not self.overlaps:

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from labkit.batch import draws
 from labkit.batch.sampling import Sampled, Sampling, Top, check_count
+from labkit.batch.staging import Staging
 from labkit.errors import LabkitError
 
 PIECE = 1 << 24
@@ -37,6 +39,7 @@ class BatchSampler:
             raise LabkitError(f"No sampler has {slots} slots and {vocab} tokens.", "Give at least one each.")
         self.vocab = vocab
         self.device = torch.device(device)
+        self._staging = Staging(self.device)
         self._sampling: list[Sampling | None] = [
             None
         ] * slots  # the host's copy, which decides what to launch
@@ -62,14 +65,12 @@ class BatchSampler:
         self._check_set(slot, sampling, seed)
         if sampling.needs_history:
             self._remember(slot, prompt, output)
-        row = self._host(8)
         numbers = (
             sampling.temperature, min(sampling.top_k or self.vocab, self.vocab), sampling.top_p, sampling.min_p,
             sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty,
         )  # fmt: skip
-        row[:7].view(torch.float64).copy_(torch.tensor(numbers, dtype=torch.float64))
-        row[7] = draws.signed(seed)
-        self._table[slot].copy_(row, non_blocking=True)
+        words = np.append(np.array(numbers, dtype=np.float64).view(np.int64), draws.signed(seed))
+        self._table[slot].copy_(self._staging.send(words)[0])
         self._sampling[slot] = sampling
 
     def clear(self, slot: int) -> None:
@@ -87,7 +88,7 @@ class BatchSampler:
         rows = [row for row, slot in enumerate(slots) if self._of(slot).needs_history]
         if not rows or self._output is None:
             return
-        where, place = self._send(rows, [slots[row] * self.vocab for row in rows])
+        where, place = self._staging.send(rows, [slots[row] * self.vocab for row in rows])
         place = place + tokens.index_select(0, where)
         self._output.view(-1).scatter_add_(0, place, torch.ones_like(place, dtype=torch.int32))
 
@@ -125,7 +126,7 @@ class BatchSampler:
         """Replace the tokens of these rows by those drawn, or by the largest after penalties."""
         wanted = [self._of(slots[row]) for row in rows]
         filtered = [place for place, each in enumerate(wanted) if each.filters]
-        where, slot, narrow = self._send(rows, [slots[row] for row in rows], filtered)
+        where, slot, narrow = self._staging.send(rows, [slots[row] for row in rows], filtered)
         words = self._table.index_select(0, slot)
         temperature, top_k, top_p, least, *penalties = words.view(torch.float64)[:, :7].split(1, dim=1)
         scores = logits.index_select(0, where).double()
@@ -153,7 +154,7 @@ class BatchSampler:
         if not rows:
             return None, None
         most = max(each.logprobs or 0 for each in wanted)
-        (where,) = self._send(rows)
+        (where,) = self._staging.send(rows)
         values = draws.relative(logits.index_select(0, where).double()).log_softmax(dim=-1)
         chosen = torch.full(tokens.shape, torch.nan, device=self.device)
         found = values.gather(-1, tokens.index_select(0, where)[:, None])[:, 0]
@@ -201,17 +202,6 @@ class BatchSampler:
             with torch.inference_mode(False):  # else nobody outside that mode could write to them later
                 self._prompt = torch.zeros(shape, dtype=torch.bool, device=self.device)
                 self._output = torch.zeros(shape, dtype=torch.int32, device=self.device)
-        before, since = self._send(prompt, output)
+        before, since = self._staging.send(prompt, output)
         self._prompt[slot].zero_().index_fill_(0, before, True)
         self._output[slot].zero_().scatter_add_(0, since, torch.ones_like(since, dtype=torch.int32))
-
-    def _host(self, words: int) -> Tensor:
-        """int64 [words] in memory from which a GPU copies by itself, while the host goes on."""
-        return torch.empty(words, dtype=torch.int64, pin_memory=self.device.type == "cuda")
-
-    def _send(self, *lists: Sequence[int]) -> tuple[Tensor, ...]:
-        """The lists as int64 tensors on the device, in one copy."""
-        sizes = [len(each) for each in lists]
-        host = self._host(sum(sizes))
-        host.copy_(torch.tensor([number for each in lists for number in each], dtype=torch.int64))
-        return host.to(self.device, non_blocking=True).split(sizes)

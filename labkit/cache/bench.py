@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,15 +18,12 @@ from labkit.cache.attention import install, remove
 from labkit.cache.kv_study import compression, kernel_rates
 from labkit.cache.pack import Chunk, forward
 from labkit.cache.paged import PagedCache, token_bytes
-from labkit.cache.tables import BlockTables
+from labkit.cache.room import BLOCK, CONTEXT, room, throughput
 from labkit.models import LM, load
-from labkit.models.memory import free_bytes
 from labkit.profile import read_bandwidth
 from labkit.quality import evaluation_text
 from labkit.timing import compare, duration
 
-CONTEXT = 8192
-BLOCK = 16
 REPEATS = 5
 LONG = 4096
 """A prefix whose prefill takes longer than launching a step, on any device [tokens]."""
@@ -38,11 +34,13 @@ def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
     lm = load(model, device=device)
     text = lm.encode(evaluation_text("fixed"))[0].tolist()
     bandwidth = read_bandwidth(lm.device)
+    space = room(lm)
     figures = {
         "model": lm.name,
         "dtype": str(lm.dtype).removeprefix("torch."),
         "token_bytes": {"plain": token_bytes(lm), "int8": token_bytes(lm, quantised=True)},
-        "room": room(lm),
+        "room": space,
+        "room_throughput": throughput(lm, space["largest_batch"]) if lm.device.type == "cuda" else {},
         "prefix": prefix(lm, text),
         "long_prefix": prefix(lm, text, LONG),
         "bandwidth": bandwidth,
@@ -51,43 +49,6 @@ def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
     }
     _print(figures)
     return figures
-
-
-def lengths_of(rows: int, seed: int = 0) -> list[int]:
-    """Lengths of `rows` conversations under an 8k limit, uniform from 64 tokens to the limit (seeded)."""
-    draw = random.Random(seed)
-    return [draw.randint(64, CONTEXT) for _ in range(rows)]
-
-
-def room(lm: LM) -> dict[str, Any]:
-    """Memory of the same conversations contiguous and paged, and how many of them fit into what is free."""
-    per_token, free = token_bytes(lm), int(free_bytes(lm.device) * 0.9)
-    whole = CONTEXT * per_token
-    rows = max(1, min(64, free // whole))
-    tables = BlockTables(rows * CONTEXT // BLOCK, BLOCK, share=False)
-    for row, length in enumerate(lengths_of(rows)):
-        tables.open(row, [0] * length)
-        tables.reserve(row, length)
-        tables.commit(row, length, ())
-    used = sum(lengths_of(rows)) * per_token
-    paged = tables.pool.used * BLOCK * per_token
-    fit_paged, taken = 0, 0
-    for length in lengths_of(100_000):
-        taken += tables.blocks_for(length) * BLOCK * per_token
-        if taken > free:
-            break
-        fit_paged += 1
-    return {
-        "context": CONTEXT,
-        "rows": rows,
-        "contiguous_bytes": rows * whole,
-        "paged_bytes": paged,
-        "used_bytes": used,
-        "contiguous_waste": 1 - used / (rows * whole),
-        "paged_waste": tables.waste,
-        "free_bytes": free,
-        "largest_batch": {"contiguous": free // whole, "paged": fit_paged},
-    }
 
 
 @torch.inference_mode()
@@ -136,6 +97,8 @@ def _print(figures: dict[str, Any]) -> None:
         size, waste = space[f"{kind}_bytes"] / 1e9, space[f"{kind}_waste"]
         most = space["largest_batch"][kind]
         print(f"  {kind:<11} {size:8.2f} GB, {waste:6.1%} of it empty; largest batch {most}")
+    for kind, one in figures["room_throughput"].items():
+        print(f"  decoding {one['rows']} of them, {kind}: {one['tokens_per_second']:,.0f} tokens/s")
     for one in (figures["prefix"], figures["long_prefix"]):
         cold, warm = (duration(one["ttft"][kind]) for kind in ("cold", "warm"))
         print(f"TTFT with {one['shared']:,} shared tokens: cold {cold}, warm {warm}")
