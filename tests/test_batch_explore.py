@@ -1,10 +1,12 @@
 """Policies tried out: the virtual engine in one call, the decode curve, and the pictures and tables of 03_batch."""
 
 import itertools
+import json
 import random
 
 import pytest
 
+from labkit.batch import bench
 from labkit.batch.explore import decode_curve, virtual_engine
 from labkit.batch.metrics import StepRecord
 from labkit.batch.policy import Continuous, static
@@ -81,6 +83,7 @@ def record(**load_):
         "date": "2031-02-03",
         "figures": {
             "model": "labcoder@7b",
+            "decode_step": {str(size): 0.02 for size in (1, 2, 4, 8, 16, 32)},
             "loads": {"skewed": skewed | load_, "equal": {"one_by_one": {"tokens_per_second": 31.0}}},
         },
     }
@@ -99,7 +102,34 @@ def test_tables_with_and_without_a_record(entry):
         assert table.rows[4][2] == (
             "900 tokens/s" if entry["figures"]["loads"]["skewed"]["transformers"] else "–"
         )
+        assert claims.rows[0][3] == "1.00 / 2.00 / 4.00 / 8.00 / 16.00"
         assert claims.rows[2][3] == "2.00 ×"
+
+
+@pytest.fixture(scope="module")
+def benched():
+    """`labkit bench batch`, as small as it gets."""
+    plan = bench.Plan(6, (8, 24), 6, ((2, 4), (8, 12), 0.3), batch=2, rows=4, alone=2)
+    return json.loads(json.dumps(bench.run("labcoder-draft", "cpu", plan)))
+
+
+def test_the_benchmark_serves_every_token_and_its_record_fits_the_tables(benched):
+    for load_ in benched["loads"].values():
+        for one in load_["ours"].values():
+            assert one["tokens_per_second"] == pytest.approx(load_["output_tokens"] / one["seconds"])
+            assert 0 < one["rows_a_step"] <= 4 and one["step_s"]["50"] <= one["step_s"]["100"]
+    assert benched["loads"]["equal"]["output_tokens"] == 36 and list(benched["decode_step"]) == [
+        "1",
+        "2",
+        "4",
+    ]
+    assert (
+        benched["loads"]["equal"]["ours"]["static"]["steps"] == 3 * 6
+    )  # three batches of two, six tokens each
+    benched["decode_step"] |= dict.fromkeys(("8", "16"), 0.02)
+    entry = {"device": "some GPU", "date": "2031-02-03", "figures": benched}
+    assert len(tables.beside_record("here", runs()[0], 77.0, entry).headers) == 3
+    assert len(tables.claims({1: 1.0}, "0 ms", 1.5, entry).rows[0]) == 4
 
 
 def test_tables_of_runs_and_predictions():

@@ -26,7 +26,12 @@ def record():
                 "paged_bytes": 66e9,
                 "largest_batch": {"contiguous": 28, "paged": 49},
             },
+            "room_throughput": {
+                "contiguous": {"tokens_per_second": 1000.0},
+                "paged": {"tokens_per_second": 1300.0},
+            },
             "prefix": {"shared": 1024, "ttft": {"cold": 0.039, "warm": 0.051}},
+            "long_prefix": {"shared": 4096, "ttft": {"cold": 0.12, "warm": 0.04}},
             "kernel": [{"shape": "MHA, 64 × 2k", "rate": 4.4e12, "share": 0.98}],
             "compression": {"lossless": [{"codec": "zlib level 1", "ratio": 1.4}], "int8": small},
         },
@@ -39,12 +44,16 @@ def test_claims_put_each_machine_into_its_column(entry):
     assert all(len(row) == len(table.headers) for row in table.rows)
     said = str(table)
     assert "19,073" in said and "1.90 ×" in said and "2.00 ×" in said
-    assert ("28 → 49" in said) == ("labcoder@7b" in said) == (entry is not None)
+    assert ("1.30 × (batch 28 → 49)" in said) == ("labcoder@7b" in said) == (entry is not None)
 
 
 def test_losses_are_shown_as_losses():
     prefix = {"shared": 1024, "ttft": {"cold": 0.5, "warm": 0.05}}
     assert [row[2] for row in tables.warm_and_cold("here", prefix, record()).rows][3] == "0.76 ×"
+    assert [row[3] for row in tables.warm_and_cold("here", prefix, record()).rows][:4] == [
+        "4,096", "120 ms", "40 ms", "3 ×",
+    ]  # fmt: skip
+    assert len(tables.warm_and_cold("here", prefix, None).headers) == 2
     table = tables.restoring({"small": (10.0, 20.0), "large": (20.0, 10.0)})
     assert table.rows[0][-1].startswith("restoring") and table.rows[1][-1].startswith("computing")
 
@@ -53,9 +62,9 @@ def test_other_tables_say_what_they_were_given():
     trials = {"none": tables.Trial(1.0, 0, 0, 4), "some": tables.Trial(1.0, 1000, 250, 4)}
     assert [row[-1] for row in tables.caches(trials).rows] == ["0%", "75%"]
     space = record()["figures"]["room"]
-    assert "28 → 49" in str(tables.room("here", space, None)) and "1.82 ×" in str(
-        tables.room("here", space, record())
-    )
+    assert "28 → 49" in str(tables.room("here", space, None))
+    assert "1.82 ×" in str(tables.room("here", space, record()))
+    assert "1,000 → 1,300" in str(tables.room("here", space, record()))
     assert "4,400" in str(tables.kernels(record()))
     found = record()["figures"]["compression"]
     assert "71%" in str(tables.compressions(found, None)) and "53%" in str(

@@ -118,8 +118,14 @@ def test_claims_are_computed():
             {"ttft": 0.15, "tpot": 0.001},
             "missed by 1.5 ×; the floor lies within it",
         ),  # the first token is late
-        ({"tpot": 0.0129, "tpot_floor": 0.01}, "missed by 2.2 ×; even the floor of all tokens lies beyond it"),
-        ({"ttft": 0.15, "ttft_floor": 0.12}, "missed by 1.5 ×; even the floor of the first token lies beyond it"),
+        (
+            {"tpot": 0.0129, "tpot_floor": 0.01},
+            "missed by 2.2 ×; even the floor of all tokens lies beyond it",
+        ),
+        (
+            {"ttft": 0.15, "ttft_floor": 0.12},
+            "missed by 1.5 ×; even the floor of the first token lies beyond it",
+        ),
     ],
 )
 def test_the_target_is_judged_on_the_first_token_and_on_all(changes, said):

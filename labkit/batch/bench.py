@@ -2,7 +2,8 @@
 
 Two loads of seeded prompts from real text: outputs of one length, and of very different lengths. All requests
 are there at the start, so the figure is throughput; times to first tokens are those of a queue that everybody
-joined at once. The virtual engine, fitted to the steps of the first load, predicts the second.
+joined at once. The virtual engine, fitted to the steps of a decode curve and of the first load, predicts the
+second.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from labkit.batch import peers
 from labkit.batch.build import engine_for
 from labkit.batch.engine import Engine
 from labkit.batch.explore import decode_curve
+from labkit.batch.metrics import StepRecord
 from labkit.batch.policy import Continuous, Policy, dynamic, static
 from labkit.batch.replay import Replay, replay
 from labkit.batch.request import Request
@@ -28,7 +30,7 @@ from labkit.batch.workload import Arrival, skewed, workload
 from labkit.cache.tables import BlockTables
 from labkit.models import LM, load
 from labkit.quality import evaluation_text
-from labkit.timing import duration
+from labkit.timing import duration, percentile
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
@@ -70,33 +72,37 @@ def run(model: str = "labcoder", device: str | None = None, plan: Plan | None = 
     text = lm.encode(evaluation_text("fixed"))[0].tolist()
     equal = workload(text, plan.requests, prompts=plan.prompts, outputs=(plan.new, plan.new), seed=1)
     uneven = workload(text, plan.requests, prompts=plan.prompts, outputs=skewed(*plan.skew), seed=2)
+    curve, curve_steps = _curve(lm, text, plan.sizes)
     first = _equal(lm, equal, plan)
     second = _skewed(lm, uneven, plan, _best(first["transformers"]))
     figures: dict[str, Any] = {
         "plan": asdict(plan),
         "model": lm.name,
-        "decode_step": _curve(lm, text, plan.sizes),
+        "decode_step": curve,
         "loads": {"equal": first, "skewed": second},
     }
-    figures["prediction"] = _prediction(figures["loads"], uneven, plan)
+    figures["prediction"] = _prediction(figures["loads"], curve_steps, uneven, plan)
     for one in figures["loads"].values():
         one["ours"]["continuous"].pop("records")
     _print(figures)
     return figures
 
 
-def _curve(lm: LM, text: list[int], sizes: Sequence[int]) -> dict[int, float]:
-    """Seconds of a decode step by batch size."""
+def _curve(lm: LM, text: list[int], sizes: Sequence[int]) -> tuple[dict[int, float], list[StepRecord]]:
+    """Seconds of a decode step by batch size, and all steps that were run for it."""
     print(f"{lm.name}, decoding")
-    curve, _ = decode_curve(lm, text, sizes)
+    curve, records = decode_curve(lm, text, sizes)
+    release(lm)
     for size, seconds in curve.items():
         _say(size / seconds, f"{size} rows, {duration(seconds)} a step")
-    return curve
+    return curve, records
 
 
 def _equal(lm: LM, arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
-    """The first load, through everything."""
+    """The first load, through everything; a short run of it warms up what the batches have in common."""
     requests = [arrival.request for arrival in arrivals]
+    with engine_for(lm, rows=plan.rows) as engine:
+        engine.run([replace(request, max_tokens=8) for request in requests])
     print(f"{lm.name}, outputs of one length: {sum(request.max_tokens for request in requests):,} tokens")
     some = requests[: plan.alone]
     peers.one_by_one(lm, [replace(some[0], max_tokens=8)])  # warm up
@@ -148,6 +154,7 @@ def _ours(lm: LM, arrivals: Sequence[Arrival], policy: Policy, plan: Plan, *, ke
         steps = engine.metrics.steps[before:]
         figures = _figures(result) | {
             "steps": len(steps),
+            "step_s": {q: percentile([step.seconds for step in steps], q) for q in (50, 95, 100)},
             "rows_a_step": sum(len(step.rows) for step in steps) / len(steps),
             "preemptions": engine.scheduler.preemptions,
             "blocks": engine.scheduler.tables.pool.total,
@@ -196,9 +203,11 @@ def _best(peers_: dict[str, Any]) -> str | None:
     return max(rates, key=rates.__getitem__, default=None)
 
 
-def _prediction(loads: dict[str, Any], arrivals: Sequence[Arrival], plan: Plan) -> dict[str, Any]:
-    """The second load on the virtual clock, with costs fitted to the steps of the first."""
-    costs = CostModel.fit(loads["equal"]["ours"]["continuous"]["records"])
+def _prediction(
+    loads: dict[str, Any], curve: list[StepRecord], arrivals: Sequence[Arrival], plan: Plan
+) -> dict[str, Any]:
+    """The second load on the virtual clock, with costs fitted to the decode curve and the steps of the first."""
+    costs = CostModel.fit([*curve, *loads["equal"]["ours"]["continuous"]["records"]])
     clock = VirtualClock()
     measured = loads["skewed"]["ours"]["continuous"]
     tables = BlockTables(measured["blocks"], 16)

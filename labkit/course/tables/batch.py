@@ -104,7 +104,9 @@ def claims(rows_11: Mapping[int, float], best: str, gain: float, entry: Mapping[
         return Table(head, [*table, ["", "", measured_here()]])
     ours = entry["figures"]["loads"]["skewed"]["ours"]
     there = ours["continuous, few"]["tokens_per_second"] / ours["static"]["tokens_per_second"]
-    for row, value in zip(table, ("–", "–", words["gain"].format(gain=f"{there:.2f}")), strict=True):
+    steps = {int(size): seconds for size, seconds in entry["figures"]["decode_step"].items()}
+    curve = " / ".join(f"{size * steps[1] / steps[size]:.2f}" for size in LAW)
+    for row, value in zip(table, (curve, "–", words["gain"].format(gain=f"{there:.2f}")), strict=True):
         row.append(value)
     table.append(["", "", measured_here(), recorded(dict(entry))])
     return Table([*head, entry["figures"]["model"]], table)

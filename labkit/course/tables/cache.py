@@ -52,7 +52,7 @@ class Figures:
         model: its name.
         token_bytes: KV bytes of one token of a 7B in 16 bits.
         contiguous, paged: bytes of the same conversations under an 8k limit.
-        gain: throughput of paged over contiguous in the same memory; where it was not measured, None.
+        gain: throughput of paged over contiguous in the same memory.
         batch: largest batches, contiguous and paged.
         cold, warm: TTFT with a prefix computed and found [s].
         shared: its tokens.
@@ -63,7 +63,7 @@ class Figures:
     token_bytes: int
     contiguous: float
     paged: float
-    gain: float | None
+    gain: float
     batch: tuple[int, int]
     cold: float
     warm: float
@@ -75,12 +75,13 @@ class Figures:
         """The figures of a recorded `labkit bench cache`."""
         figures = entry["figures"]
         space, prefix = figures["room"], figures["prefix"]
+        rates = {kind: one["tokens_per_second"] for kind, one in figures["room_throughput"].items()}
         return cls(
             model=figures["model"],
             token_bytes=figures["token_bytes"]["plain"],
             contiguous=space["contiguous_bytes"],
             paged=space["paged_bytes"],
-            gain=None,
+            gain=rates["paged"] / rates["contiguous"],
             batch=(space["largest_batch"]["contiguous"], space["largest_batch"]["paged"]),
             cold=prefix["ttft"]["cold"],
             warm=prefix["ttft"]["warm"],
@@ -117,24 +118,29 @@ def room(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -
         [words["room_paged"], *(size(one["paged_bytes"]) for one in columns)],
         [words["room_ratio"], *(f"{one['contiguous_bytes'] / one['paged_bytes']:.2f} ×" for one in columns)],
         [words["room_batch"], *(f"{one['contiguous']:,} → {one['paged']:,}" for one in batches)],
-        ["", *_badges(entry)],
     ]
+    if entry:
+        rates = entry["figures"]["room_throughput"]
+        said = " → ".join(f"{rates[kind]['tokens_per_second']:,.0f}" for kind in ("contiguous", "paged"))
+        rows.append([words["room_rate"], "–", said])
+    rows.append(["", *_badges(entry)])
     return Table(_headers(model, entry), rows, words["room"])
 
 
 def warm_and_cold(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
-    """TTFT of a long shared prefix, computed and found; `here` is of `cache.bench.prefix`."""
+    """TTFT of shared prefixes, computed and found; `here` is of `cache.bench.prefix`. Recorded are two lengths."""
     words = texts.words(NOTEBOOK)
-    columns = [here] + ([entry["figures"]["prefix"]] if entry else [])
+    columns = [here] + ([entry["figures"][key] for key in ("prefix", "long_prefix")] if entry else [])
     pairs = [(one["ttft"]["cold"], one["ttft"]["warm"]) for one in columns]
     rows: list[list[str | Badge]] = [
         [words["prefix_tokens"], *(f"{one['shared']:,}" for one in columns)],
         [words["cold"], *(duration(cold) for cold, _ in pairs)],
         [words["warm"], *(duration(warm) for _, warm in pairs)],
         [words["cold_over_warm"], *(f"{cold / warm:.2g} ×" for cold, warm in pairs)],
-        ["", *_badges(entry)],
+        ["", *(measured_here() if column is here else recorded(dict(entry or {})) for column in columns)],
     ]
-    return Table(_headers(model, entry), rows)
+    headers = [model] + [entry["figures"]["model"]] * (len(columns) - 1) if entry else [model]
+    return Table(["", *headers], rows)
 
 
 def kernels(entry: Mapping[str, Any]) -> Table:
@@ -195,13 +201,11 @@ def claims(here: Figures, entry: Mapping[str, Any] | None) -> Table:
 def _claims_of(one: Figures) -> dict[str, str]:
     """What one set of figures says to each claim."""
     words = texts.words(NOTEBOOK)
-    batch = words["batch"].format(
-        before=one.batch[0], after=one.batch[1], ratio=f"{one.batch[1] / one.batch[0]:.2f}"
-    )
+    batch = words["batch"].format(before=one.batch[0], after=one.batch[1])
     return {
         "14": words["reached"].format(tokens=f"{NEEDED / one.token_bytes:,.0f}"),
         "15_memory": f"{size(one.contiguous)} → {size(one.paged)} ({one.contiguous / one.paged:.2f} ×)",
-        "15_throughput": batch if one.gain is None else f"{one.gain:.2f} ×",
+        "15_throughput": f"{one.gain:.2f} × ({batch})",
         "15_prefix": f"TTFT {duration(one.cold)} → {duration(one.warm)}",
         "15_lossless": f"{1 / one.lossless:.0%}",
     }
