@@ -34,8 +34,8 @@ from dataclasses import replace
 import torch
 
 import labkit
-from labkit import quality, results, timing
-from labkit.batch import peers
+from labkit import paths, quality, results, timing
+from labkit.batch import peers, trace
 from labkit.batch.bench import release
 from labkit.batch.build import engine_for
 from labkit.batch.explore import decode_curve, virtual_engine
@@ -70,14 +70,15 @@ progress.show("03_batch")
 #
 # Lunch is over. Two dozen requests arrive within a second, at random moments (a *Poisson process*), each with
 # its own piece of code. Most want a short completion, one in four a long one: such **skewed** lengths are
-# what real services see.
+# what real services see. Moments and lengths are written down in a **trace**, a small table without anybody's
+# text, so that every policy of this notebook serves the same lunch (`trace.record` makes one of what your own
+# service has served).
 
 # %%
 lm = labkit.load()
 on_gpu = lm.device.type == "cuda"
 text = lm.encode(quality.evaluation_text("fixed"))[0].tolist()
-SIZES_OF = {"prompts": (32, 512) if on_gpu else (16, 96), "outputs": skewed((6, 14), (40, 64), 0.25)}
-lunch = workload(text, 24, **SIZES_OF, rate=40, seed=24)
+lunch = trace.read(paths.data() / "traces" / "lunch.csv", text)
 wanted = [one.request.max_tokens for one in lunch]
 print(f"{lm.name} on {lm.device}: {len(lunch)} requests in {timing.duration(lunch[-1].at)}")
 print("tokens wanted:", *wanted)
@@ -449,6 +450,7 @@ show(tables.prediction(told, {name: runs[name] for name in policies}))
 # continuous batching could serve, and every window with every size that articles advise. Move the sliders.
 
 # %%
+SIZES_OF = {"prompts": (16, 96), "outputs": skewed((6, 14), (40, 64), 0.25)}  # as in the lunch's trace
 at_once = workload(text, 120, **SIZES_OF, seed=4)
 capacity = len(at_once) / replay(virtual_engine(costs, Continuous()), at_once).seconds  # requests/s
 

@@ -16,7 +16,7 @@
 # - compute how large a cache is, for any model, context and batch,
 # - explain paging: blocks, tables, reference counts, copy-on-write, and what memory it wins,
 # - find a prefix that was computed before, without ever serving somebody else's,
-# - say when keys and values are worth compressing, and when a found prefix saves no time at all.
+# - say when keys and values are worth compressing, and how much time a found prefix saves, where.
 #
 # **You need** notebook 01 (TTFT, TPOT, launch-bound); attention as section 6 there explained it. What a
 # *batch* is: several requests (*rows*) computed in one step. No GPU, no network. Terms:
@@ -373,9 +373,14 @@ print(f"{gain:.2f} × the throughput in the same memory")
 show(tables.room(lm.name, space, h200))
 
 # %% [markdown]
-# The ratio is a property of *the lengths*, not of paging: it is the limit divided by the mean length, a
-# little less for the last blocks. Where everybody fills the context, paging saves nothing; where most say
-# little, it saves far more than the claim says.
+# The ratio of memory is a property of *the lengths*, not of paging: it is the limit divided by the mean
+# length, a little less for the last blocks. Where everybody fills the context, paging saves nothing; where
+# most say little, it saves far more than the claim says.
+#
+# And the throughput? If a record is shown, look at its last row: the batch grows by three quarters, the tokens
+# per second by far less. At several thousand tokens a row, most of a step is spent on reading *keys and
+# values*, and paging does not make anybody's history shorter. More rows share the reading of the weights only;
+# the gain is large where contexts are short, as in your run above, and small where they are long.
 
 # %% [markdown]
 # ## 4 · The block table
@@ -707,13 +712,13 @@ widgets.explore(draw, words["prefix"], **axes)
 show(tables.warm_and_cold(lm.name, prefix, h200))
 
 # %% [markdown]
-# **An honest loss.** Look at the last row. At 1 × or below, finding a thousand tokens saved *nothing*, and
-# that is what the H200 says of this loop. The reason is notebook 01's: the pass is **launch-bound**. The GPU
-# computes a thousand tokens while Python is still launching kernels, so a thousand fewer save no time; and
-# attention over cached blocks launches a few more. What is saved is real all the same: arithmetic that other
-# rows could use, and memory that is held once. It turns into time when prefixes are longer, when many
-# requests queue for the device, or once launches are cheap (notebook 05). Measure on your machine before you
-# promise.
+# **It depends on what you wait for.** On a laptop nearly all of a cold TTFT is computing, so finding the prefix
+# saves nearly all of it. The recorded H200 computes a thousand tokens in little more time than Python needs to
+# *launch* the pass: it is notebook 01's **launch-bound** loop, and finding them saves a part only. (When that
+# machine's processor was busy with other work, the found prefix was even the slower one.) Four thousand tokens
+# are worth computing, and there the found prefix shows. The floor of both is the same: one pass of launches.
+# Notebook 05 lowers it. What is saved at any length: arithmetic that other rows can use, and memory that is
+# held once.
 
 # %% [markdown]
 # ## 7 · A smaller stock
@@ -1029,10 +1034,10 @@ show(tables.claims(here, h200))
 #   to the limit, so it is a little under 2; the claim's conversations are a bit shorter. It says nothing
 #   about paging itself, whose own waste is half a block a row.
 # - *2.3 ×* (15): it needs the condition that memory limits the batch and that reading weights limits the
-#   step. The gain here is measured in the same memory, on short requests under a limit of 512 tokens; on the
-#   recorded GPU only the batch was counted, and throughput grows by less than the batch.
-# - *Computed once* (15): true, and exact. Whether it saves *time* depends on what the pass waits for: nearly
-#   everything on a laptop, nothing on a GPU that waits for its launches.
+#   step. The gain here is measured in the same memory, on short requests under a limit of 512 tokens; the
+#   recorded GPU decoded long conversations under a limit of 8k, where reading their histories limits the step.
+# - *Computed once* (15): true, and exact. How much *time* it saves depends on what the pass waits for: nearly
+#   everything on a laptop, a part on a GPU that waits for its launches.
 # - *Losslessly compressed* (15): true, by about a third (the table shows what is left), measured on labcoder.
 #   It buys room in the host's memory. Coming back, it is slower than computing again on a GPU.
 
@@ -1096,8 +1101,8 @@ show(tables.claims(here, h200))
 # LMCache and Mooncake move blocks to hosts and disks: section 7 is their arithmetic.
 #
 # **What next.** The recorded GPU has told you twice that it waits for its launches: a thousand tokens less
-# saved nothing. The next notebook, `05_fuse`, makes the walks between stations shorter, and then what you
-# saved here begins to show.
+# saved only a part of the time. The next notebook, `05_fuse`, makes the walks between stations shorter, and
+# then what you saved here begins to show.
 
 # %%
 progress.show("04_cache")

@@ -186,7 +186,7 @@ def waits(
     for name, seconds in (marks or {}).items():
         axes.axvline(seconds / scale, color=GREY, linewidth=1.0)
         axes.annotate(
-            name, (seconds / scale, 2), xytext=(3, 0), textcoords="offset points", fontsize=9, color="#404040"
+            name, (seconds / scale, 97), xytext=(3, 0), textcoords="offset points", fontsize=9, color="#404040"
         )
     axes.set_title(title)
     axes.set_xlabel(f"first token after ({unit})")
@@ -224,5 +224,5 @@ def load_curve(curves: Mapping[str, Sequence[tuple[float, float]]], *, limit: fl
     axes.set_xlabel("arrivals (requests/s)")
     axes.set_ylabel("first token, 95th percentile\n(s, logarithmic)")
     axes.set_xlim(left=0)
-    axes.legend(fontsize=9)
+    axes.legend(fontsize=9, ncols=len(curves), loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0.2)
     return drawn
