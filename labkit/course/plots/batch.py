@@ -186,7 +186,12 @@ def waits(
     for name, seconds in (marks or {}).items():
         axes.axvline(seconds / scale, color=GREY, linewidth=1.0)
         axes.annotate(
-            name, (seconds / scale, 97), xytext=(3, 0), textcoords="offset points", fontsize=9, color="#404040"
+            name,
+            (seconds / scale, 97),
+            xytext=(3, 0),
+            textcoords="offset points",
+            fontsize=9,
+            color="#404040",
         )
     axes.set_title(title)
     axes.set_xlabel(f"first token after ({unit})")
