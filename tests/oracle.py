@@ -80,13 +80,17 @@ class OracleRunner:
     bad: bool = False
     steps: int = 0
 
-    def launch(self, step: Step) -> OracleFlight:
+    def run_copies(self) -> None:
         size = self.tables.block_size
         sources, targets = self.tables.take_copies()
         found = {s * size + i: self.kv.get(s * size + i) for s in sources for i in range(size)}
         for source, target in zip(sources, targets, strict=True):
             for i in range(size):
                 self.kv[target * size + i] = found[source * size + i]
+
+    def launch(self, step: Step) -> OracleFlight:
+        size = self.tables.block_size
+        self.run_copies()
         if self.fail_launch:
             self.fail_launch = False
             raise ModelError("at once")

@@ -70,7 +70,7 @@ class EngineUnderLoad(RuleBasedStateMachine):
     )
     def begin(self, blocks, size, share, policy, rows, budget, overlaps, guesses):
         self.clock = VirtualClock()
-        self.tables = BlockTables(blocks, size, share=share)
+        self.tables = self.make_tables(blocks, size, share)
         self.runner = OracleRunner(self.tables, overlaps=overlaps and not guesses)
         proposer = Guess() if guesses else None
         scheduler = Scheduler(
@@ -79,6 +79,9 @@ class EngineUnderLoad(RuleBasedStateMachine):
         self.engine = Engine(self.runner, scheduler, clock=self.clock, eos=[EOS])
         self.rows = {}
         self.tickets, self.ends, self.heard = [], {}, {}
+
+    def make_tables(self, blocks, size, share):
+        return BlockTables(blocks, size, share=share)
 
     def hear(self, events):
         for event in events:
@@ -155,9 +158,9 @@ class EngineUnderLoad(RuleBasedStateMachine):
                     assert len(ticket.prompt) + len(sample.tokens) + 4 > room - self.tables.block_size
 
 
-def _run(examples):
+def run_machine(machine, examples):
     run_state_machine_as_test(
-        EngineUnderLoad,
+        machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=25,
@@ -169,9 +172,9 @@ def _run(examples):
 
 
 def test_every_request_says_what_it_says_alone():
-    _run(300)
+    run_machine(EngineUnderLoad, 300)
 
 
 @pytest.mark.slow
 def test_every_request_says_what_it_says_alone_in_two_thousand_scenarios():
-    _run(2000)
+    run_machine(EngineUnderLoad, 2000)

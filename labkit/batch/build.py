@@ -9,6 +9,7 @@ from labkit.batch.model_runner import ModelRunner
 from labkit.batch.policy import Continuous, Policy
 from labkit.batch.scheduler import Scheduler
 from labkit.cache.attention import position_limit
+from labkit.cache.host_store import HostStore
 from labkit.cache.paged import PagedCache, token_bytes
 from labkit.errors import LabkitError
 from labkit.models import LM
@@ -61,6 +62,7 @@ def engine_for(
     step_tokens: int = 2048,
     quantised: bool = False,
     share: bool = True,
+    host: HostStore | None = None,
     seed: int = 0,
     **scheduling: Any,
 ) -> Engine:
@@ -74,6 +76,7 @@ def engine_for(
         step_tokens: tokens in a step at most.
         quantised: keep keys and values in int8.
         share: let requests find the prefixes that others computed.
+        host: keeps prefixes that the KV pool has no room for.
         seed: of draws whose request has none.
         scheduling: ageing, proposer and guesses, as Scheduler takes them.
 
@@ -83,7 +86,7 @@ def engine_for(
     rows = rows if blocks is None else min(rows, blocks)
     if blocks is None:
         blocks = blocks_that_fit(lm, rows, step_tokens, block_size, quantised=quantised)
-    cache = PagedCache(lm, blocks, block_size, quantised=quantised, share=share)
+    cache = PagedCache(lm, blocks, block_size, quantised=quantised, share=share, host=host)
     scheduler = Scheduler(
         cache.tables, policy or Continuous(), rows=rows, step_tokens=step_tokens, **scheduling
     )

@@ -87,7 +87,7 @@ class ModelRunner:
     def close(self) -> None:
         """Give the model its own attention back, and the memory of keys and values to the device."""
         remove(self.lm.model)
-        self.cache.layers.clear()
+        self.cache.close()
 
     @torch.inference_mode()
     def launch(self, step: Step) -> ModelFlight:

@@ -6,6 +6,7 @@ for every row, `PagedCache` gives out blocks as they are needed. `attention.inst
 
 from labkit.cache.attention import install, position_limit, remove
 from labkit.cache.host_store import HostStore
+from labkit.cache.host_tier import HostTier
 from labkit.cache.lossless import compress_block, restore
 from labkit.cache.pack import Chunk, KVCache, Pack, forward
 from labkit.cache.paged import ContiguousCache, PagedCache, token_bytes
@@ -20,6 +21,7 @@ __all__ = [
     "Chunk",
     "ContiguousCache",
     "HostStore",
+    "HostTier",
     "KVCache",
     "OutOfBlocks",
     "Pack",

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from labkit.cache.attention import install, remove
+from labkit.cache.host_store import HostStore
 from labkit.cache.kv_study import compression, kernel_rates
 from labkit.cache.pack import Chunk, forward
 from labkit.cache.paged import PagedCache, token_bytes
@@ -43,6 +44,7 @@ def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
         "room_throughput": throughput(lm, space["largest_batch"]) if lm.device.type == "cuda" else {},
         "prefix": prefix(lm, text),
         "long_prefix": prefix(lm, text, LONG),
+        "host_tier": prefix(lm, text, repeats=2, host=HostStore(2**40)),
         "bandwidth": bandwidth,
         "kernel": kernel_rates(lm.device, bandwidth) if lm.device.type == "cuda" else [],
         "compression": compression(),
@@ -53,33 +55,46 @@ def run(model: str = "labcoder", device: str | None = None) -> dict[str, Any]:
 
 @torch.inference_mode()
 def prefix(
-    lm: LM, text: list[int], shared: int = 1024, own: int = 64, *, repeats: int = REPEATS, warmup: int = 1
+    lm: LM,
+    text: list[int],
+    shared: int = 1024,
+    own: int = 64,
+    *,
+    repeats: int = REPEATS,
+    warmup: int = 1,
+    host: HostStore | None = None,
 ) -> dict[str, Any]:
     """Time to the first token of prompts that share `shared` tokens: nothing of it cached, and all of it.
 
-    Cold and warm take turns. `text` is read again where it is too short.
+    Cold and warm take turns, and with a store a third kind, `host`: all of it comes back from there. (That it
+    went there, packed, is not timed.) `text` is read again where it is too short.
     """
     text = text * -(-(shared + own + 4 * (repeats + warmup)) // len(text))
-    cache = PagedCache(lm, 2 * (shared + own) // BLOCK + 2, BLOCK)
+    kinds = ("cold", "warm") if host is None else ("cold", "warm", "host")
+    blocks = 2 * (shared + own) // BLOCK + 2
+    caches = {kind: PagedCache(lm, blocks, BLOCK, host=host if kind == "host" else None) for kind in kinds}
     turns, found = itertools.count(), dict[str, int]()
 
     def first(kind: str) -> torch.Tensor:
         turn = next(turns)
         tokens = text[:shared] + text[shared + turn : shared + turn + own]
-        if kind == "cold":
-            cache.tables.pool.drop_cached()
+        cache = caches[kind]
         found[kind] = start = cache.open(0, tokens)
         logits = forward(lm, cache.pack([Chunk(0, start, tokens[start:])])).argmax(-1)
-        cache.commit(0, tokens)
+        cache.commit(0, tokens[:shared])
         cache.release(0)
+        if kind != "warm":
+            cache.tables.pool.drop_cached()
         return logits
 
-    kinds: dict[str, Callable[[], object]] = {kind: partial(first, kind) for kind in ("cold", "warm")}
+    calls: dict[str, Callable[[], object]] = {kind: partial(first, kind) for kind in kinds}
     install(lm.model)
     try:
-        timed = compare(kinds, device=lm.device, warmup=warmup, repeats=repeats)
+        timed = compare(calls, device=lm.device, warmup=warmup, repeats=repeats)
     finally:
         remove(lm.model)
+        for cache in caches.values():
+            cache.close()
     return {
         "shared": shared,
         "own": own,
@@ -99,9 +114,9 @@ def _print(figures: dict[str, Any]) -> None:
         print(f"  {kind:<11} {size:8.2f} GB, {waste:6.1%} of it empty; largest batch {most}")
     for kind, one in figures["room_throughput"].items():
         print(f"  decoding {one['rows']} of them, {kind}: {one['tokens_per_second']:,.0f} tokens/s")
-    for one in (figures["prefix"], figures["long_prefix"]):
-        cold, warm = (duration(one["ttft"][kind]) for kind in ("cold", "warm"))
-        print(f"TTFT with {one['shared']:,} shared tokens: cold {cold}, warm {warm}")
+    for one in (figures["prefix"], figures["long_prefix"], figures["host_tier"]):
+        said = ", ".join(f"{kind} {duration(seconds)}" for kind, seconds in one["ttft"].items())
+        print(f"TTFT with {one['shared']:,} shared tokens: {said}")
     for one in figures["kernel"]:
         print(f"  {one['shape']:<22} {one['rate'] / 1e9:7,.0f} GB/s  {one['share']:.0%} of measured reading")
     small = figures["compression"]["int8"]
@@ -113,7 +128,7 @@ def _print(figures: dict[str, Any]) -> None:
     headline = {
         "bench": "cache",
         "model": figures["model"],
-        "ttft_s": {one["shared"]: one["ttft"] for one in (figures["prefix"], figures["long_prefix"])},
+        "ttft_s": {one["shared"]: one["ttft"] for one in (figures["host_tier"], figures["long_prefix"])},
         "largest_batch": space["largest_batch"],
         "kernel_share": {one["shape"]: round(one["share"], 3) for one in figures["kernel"]},
     }

@@ -106,6 +106,12 @@ class HostStore:
         self._hits += 1
         return tensors
 
+    def touch(self, key: Hashable) -> bool:
+        """Make a key the most recently used, without unpacking it; False when it is not there."""
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return key in self._entries
+
     def discard(self, key: Hashable) -> None:
         """Forget a key, if it is there."""
         for each in self._entries.pop(key, ()):

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import torch
 
+from labkit.cache.host_store import HostStore
+from labkit.cache.host_tier import HostTier
 from labkit.cache.pack import Chunk, Pack, View, decodes_first, wanted_positions
 from labkit.cache.tables import BlockTables
 from labkit.errors import LabkitError
@@ -37,14 +39,26 @@ class PagedCache:
         block_size: tokens in a block.
         quantised: keep K and V in int8, one scale per token and head.
         share: let rows find blocks that others published.
+        host: where published blocks go that the pool gives out again, and come back from (host_tier.py).
 
     Raises:
-        LabkitError: the blocks do not fit into the device's memory.
+        LabkitError: the blocks do not fit into the device's memory, or a host store without sharing.
     """
 
     def __init__(
-        self, lm: LM, blocks: int, block_size: int = 16, *, quantised: bool = False, share: bool = True
+        self,
+        lm: LM,
+        blocks: int,
+        block_size: int = 16,
+        *,
+        quantised: bool = False,
+        share: bool = True,
+        host: HostStore | None = None,
     ) -> None:
+        if host is not None and not share:
+            raise LabkitError(
+                "A host store keeps shared blocks, and sharing is off.", "Leave one of them out."
+            )
         self.token_bytes = token_bytes(lm, quantised=quantised)
         self._device = lm.device
         size, free = (blocks + 1) * block_size * self.token_bytes, free_bytes(lm.device)
@@ -53,7 +67,11 @@ class PagedCache:
                 f"A KV cache of {blocks} blocks takes {size / GIB:.1f} GiB; {free / GIB:.1f} GiB are free.",
                 f"{max(0, free // (block_size * self.token_bytes) - 1)} blocks would fit.",
             )
-        self.tables = BlockTables(blocks, block_size, share=share)
+        prefix = None
+        if host is not None:
+            content = self.run_copies, self.read_block, self.write_block
+            prefix = HostTier(blocks, block_size, host, *content, lm.device)
+        self.tables = BlockTables(blocks, block_size, share=share, prefix=prefix)
         shape = shape_of(lm.config)
         self.layers: list[Pages] = [
             allocate(
@@ -103,6 +121,7 @@ class PagedCache:
             View(layout, self.layers),
         )
 
+    @torch.inference_mode()
     def run_copies(self) -> None:
         """Carry out the copies that rows need before they write into blocks they shared."""
         sources, targets = self.tables.take_copies()
@@ -110,6 +129,27 @@ class PagedCache:
             source, target = (torch.tensor(ids, device=self._device) for ids in (sources, targets))
             for pages in self.layers:
                 copy_blocks(pages, source, target)
+
+    @torch.inference_mode()
+    def read_block(self, block: int) -> list[torch.Tensor]:
+        """A block's keys and values (and scales), each [layers, block_size, …], copies that wait left out."""
+        return [torch.stack([tensor[block] for tensor in part]) for part in self._parts()]
+
+    @torch.inference_mode()
+    def write_block(self, block: int, content: Sequence[torch.Tensor]) -> None:
+        """Put back what `read_block` gave; on a GPU, when the steps launched before are done."""
+        for part, new in zip(self._parts(), content, strict=True):
+            for tensor, layer in zip(part, new, strict=True):
+                tensor[block] = layer
+
+    def _parts(self) -> list[tuple[torch.Tensor, ...]]:
+        """The keys of all layers, then the values, then the scales if there are any."""
+        return list(zip(*(pages.tensors for pages in self.layers), strict=True))
+
+    def close(self) -> None:
+        """Give the memory back, on the device and on the host."""
+        self.layers.clear()
+        self.tables.prefix.close()
 
     def commit(self, row: int, tokens: Sequence[int]) -> None:
         """All of a row's `tokens` have run and stand: their full blocks may be found by others."""

@@ -19,10 +19,14 @@ Key = tuple[int, tuple[int, ...]]  # the name of the block before, and the token
 
 @dataclass
 class PrefixStatistics:
-    """Tokens looked up and found since the start, and cached blocks that had to make room."""
+    """Tokens looked up and found since the start, and cached blocks that had to make room.
+
+    `restored` of the tokens found came back from the host; the others were on the device.
+    """
 
     looked_up: int = 0
     found: int = 0
+    restored: int = 0
     evicted: int = 0
 
     @property
@@ -84,6 +88,12 @@ class PrefixCache:
             self.statistics.found += len(found) * self.block_size
         return found
 
+    def hold(self, tokens: Sequence[int], salt: str = "") -> list[Entry]:
+        """`lookup`, with each block held once; the caller releases them."""
+        found = self.lookup(tokens, salt)
+        self.pool.share(entry.block for entry in found)
+        return found
+
     def publish(self, parent: int, tokens: Sequence[int], block: int) -> int:
         """Let others find a full block that holds `tokens` after the block named `parent`.
 
@@ -95,10 +105,16 @@ class PrefixCache:
         key = (parent, tuple(tokens))
         entry = self._entries.get(key)
         if entry is None:
-            entry = self._entries[key] = Entry(block, next(self._names))
+            entry = self._entries[key] = Entry(block, self._name(key))
             self._keys[block] = key
             self.pool.keep(block)
         return entry.name
+
+    def close(self) -> None:
+        """Give back what is kept elsewhere; here nothing is."""
+
+    def _name(self, key: Key) -> int:
+        return next(self._names)
 
     def _forget(self, block: int) -> None:
         self._entries.pop(self._keys.pop(block))

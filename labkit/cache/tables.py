@@ -39,17 +39,20 @@ class BlockTables:
         blocks: size of the pool.
         block_size: tokens in a block.
         share: whether rows find blocks that others published.
+        prefix: who finds and publishes them; a PrefixCache of its own by default.
 
     Raises:
         LabkitError: sizes below one.
     """
 
-    def __init__(self, blocks: int, block_size: int = 16, *, share: bool = True) -> None:
+    def __init__(
+        self, blocks: int, block_size: int = 16, *, share: bool = True, prefix: PrefixCache | None = None
+    ) -> None:
         if block_size < 1:
             raise LabkitError(f"A block of {block_size} tokens holds nothing.", "Give at least one token.")
         self.block_size = block_size
         self.share = share
-        self.prefix = PrefixCache(blocks, block_size)
+        self.prefix = PrefixCache(blocks, block_size) if prefix is None else prefix
         self.pool = self.prefix.pool
         self.rows: dict[int, Row] = {}
         self._copies: dict[int, int] = {}
@@ -62,8 +65,7 @@ class BlockTables:
         """
         if row in self.rows:
             raise LabkitError(f"Row {row} is open already.", "Release it, or use another number.")
-        found = self.prefix.lookup(tokens, salt) if self.share else []
-        self.pool.share(entry.block for entry in found)
+        found = self.prefix.hold(tokens, salt) if self.share else []
         self.rows[row] = Row(
             blocks=[entry.block for entry in found],
             length=len(found) * self.block_size,
@@ -78,6 +80,7 @@ class BlockTables:
     def admissible(self, tokens: Sequence[int], salt: str = "", spare: int = 0) -> bool:
         """Whether a row of these tokens could be opened and reserved now, `spare` blocks left over."""
         found = self.prefix.lookup(tokens, salt, record=False) if self.share else []
+        # what a host store would bring takes a fresh block too, as if it were computed
         fresh = self.blocks_for(len(tokens)) - len(found)
         # a cached block that the row will hold is no longer there to be given out
         revived = sum(self.pool.references(entry.block) == 0 for entry in found)

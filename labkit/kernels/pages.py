@@ -40,6 +40,13 @@ class Pages:
         return self.keys.shape[1]
 
     @property
+    def tensors(self) -> list[Tensor]:
+        """Keys, values, and their scales if there are any."""
+        return [
+            each for each in (self.keys, self.values, self.key_scales, self.value_scales) if each is not None
+        ]
+
+    @property
     def quantised(self) -> bool:
         """Whether keys and values are int8 with scales."""
         return self.key_scales is not None
@@ -127,6 +134,5 @@ def gather_range(
 
 def copy_blocks(pages: Pages, source: Tensor, target: Tensor) -> None:
     """Copy whole blocks, ids [n] to ids [n]: what copy-on-write does before a row writes to a shared block."""
-    for tensor in (pages.keys, pages.values, pages.key_scales, pages.value_scales):
-        if tensor is not None:
-            tensor.index_copy_(0, target.long(), tensor.index_select(0, source.long()))
+    for tensor in pages.tensors:
+        tensor.index_copy_(0, target.long(), tensor.index_select(0, source.long()))
