@@ -56,11 +56,11 @@ class OracleFlight:
 
     step: Step
     drawn: list[Drawn]
-    fails: bool = False
+    fails: BaseException | None = None
 
     def wait(self) -> list[Drawn]:
-        if self.fails:
-            raise ModelError("late")
+        if self.fails is not None:
+            raise self.fails
         return self.drawn
 
 
@@ -68,7 +68,8 @@ class OracleFlight:
 class OracleRunner:
     """Runs steps on the oracle.
 
-    `fail_launch` and `fail_wait` make the next step fail at that moment; `bad` makes its first row's logits NaN.
+    `fail_launch` and `fail_wait` make the next step fail at that moment, `stop_launch` and `stop_wait` interrupt it
+    there as Ctrl-C does; `bad` makes its first row's logits NaN.
     """
 
     tables: BlockTables
@@ -77,6 +78,8 @@ class OracleRunner:
     last: dict[int, int] = field(default_factory=dict)
     fail_launch: bool = False
     fail_wait: bool = False
+    stop_launch: bool = False
+    stop_wait: bool = False
     bad: bool = False
     steps: int = 0
 
@@ -94,6 +97,9 @@ class OracleRunner:
         if self.fail_launch:
             self.fail_launch = False
             raise ModelError("at once")
+        if self.stop_launch:
+            self.stop_launch = False
+            raise KeyboardInterrupt
         self.steps += 1
         ones = [work.tokens == 1 for work in step.works]
         must(ones == sorted(ones, reverse=True), "decodes come first")
@@ -121,7 +127,8 @@ class OracleRunner:
             if tokens:
                 self.last[work.row.slot] = tokens[-1]
             drawn.append(Drawn(tokens, bad=self.bad and number == 0 and bool(tokens)))
-        self.bad, fails, self.fail_wait = False, self.fail_wait, False
+        fails = ModelError("late") if self.fail_wait else KeyboardInterrupt() if self.stop_wait else None
+        self.bad = self.fail_wait = self.stop_wait = False
         return OracleFlight(step, drawn, fails)
 
     def close(self) -> None:

@@ -180,11 +180,11 @@ def test_int8_keys_and_values_give_nearly_the_same_logits():
     "change, message",
     [
         ({"prompt": ""}, "prompt is empty"),
-        ({"max_tokens": 0}, "max_tokens = 0"),
-        ({"samples": 0}, "samples = 0"),
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"samples": 0}, "samples is 0"),
         ({"stop": "x"}, "stop is one string"),
-        ({"stop": [""]}, "empty stop string"),
-        ({"deadline": 0.0}, "deadline of 0.0 s"),
+        ({"stop": [""]}, "empty string"),
+        ({"deadline": 0.0}, "deadline is 0.0"),
     ],
 )
 def test_requests_that_cannot_be_met_are_refused(change, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -71,7 +72,7 @@ class EngineUnderLoad(RuleBasedStateMachine):
     def begin(self, blocks, size, share, policy, rows, budget, overlaps, guesses):
         self.clock = VirtualClock()
         self.tables = self.make_tables(blocks, size, share)
-        self.runner = OracleRunner(self.tables, overlaps=overlaps and not guesses)
+        self.runner = OracleRunner(self.tables, overlaps=overlaps)
         proposer = Guess() if guesses else None
         scheduler = Scheduler(
             self.tables, policy, rows=rows, step_tokens=budget, ageing=2.0, proposer=proposer, guesses=3
@@ -99,7 +100,7 @@ class EngineUnderLoad(RuleBasedStateMachine):
                 self.engine.submit(request)
             return
         ticket = self.engine.submit(request)
-        self.tickets.append((ticket, [row.seed for row in self.engine._rows[ticket.number]]))
+        self.tickets.append((ticket, [row.seed for row in self.engine._live.of(ticket)]))
 
     @rule(times=st.integers(1, 6), pause=st.sampled_from((0.0, 0.1, 1.0)))
     def step(self, times, pause):
@@ -115,6 +116,15 @@ class EngineUnderLoad(RuleBasedStateMachine):
     @rule(how=st.sampled_from(("fail_launch", "fail_wait", "bad")))
     def fail(self, how):
         setattr(self.runner, how, True)
+
+    @rule(how=st.sampled_from(("stop_launch", "stop_wait")))
+    def interrupt(self, how):
+        """Ctrl-C at the next moment of its kind, if one comes before the engine is idle."""
+        setattr(self.runner, how, True)
+        with contextlib.suppress(KeyboardInterrupt):
+            for _ in range(3):
+                self.hear(self.engine.step())
+        setattr(self.runner, how, False)
 
     @rule()
     def drain(self):

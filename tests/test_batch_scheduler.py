@@ -46,10 +46,24 @@ def test_policies_answer_by_the_queue_alone():
     assert dynamic(4, 5.0).wakes(idle) == 7.0 and dynamic(4, 5.0).wakes(some) == math.inf
 
 
-@pytest.mark.parametrize("size, window", [(0, 1.0), (3, -1.0), (3, math.nan)])
-def test_batches_that_cannot_be_formed_are_refused(size, window):
-    with pytest.raises(LabkitError, match="cannot be formed"):
-        Batches(size, window)
+@pytest.mark.parametrize(
+    "make, name",
+    [
+        (lambda: Batches(0, 1.0), "size is 0"),
+        (lambda: Batches("4"), "size is '4'"),
+        (lambda: Batches(2.5), "size is 2.5"),
+        (lambda: Batches(3, -1.0), "window is -1.0"),
+        (lambda: Batches(3, math.nan), "window is nan"),
+        (lambda: Continuous(0), "rows is 0"),
+        (lambda: Continuous("4"), "rows is '4'"),
+        (lambda: build(static), "is no policy"),
+        (lambda: build(Continuous(), rows=0), "rows is 0"),
+        (lambda: build(Continuous(), ageing=math.nan), "ageing is nan"),
+    ],
+)
+def test_policies_and_schedulers_that_cannot_be_are_refused(make, name):
+    with pytest.raises(LabkitError, match=name):
+        make()
 
 
 def test_without_a_window_a_request_waits_for_ever_and_with_one_it_does_not():

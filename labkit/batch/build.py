@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from labkit.batch import checks
 from labkit.batch.engine import Engine
 from labkit.batch.model_runner import ModelRunner
 from labkit.batch.policy import Continuous, Policy
+from labkit.batch.sampling import SEEDS
 from labkit.batch.scheduler import Scheduler
 from labkit.cache.attention import position_limit
 from labkit.cache.host_store import HostStore
@@ -81,8 +83,19 @@ def engine_for(
         scheduling: ageing, proposer and guesses, as Scheduler takes them.
 
     Raises:
-        LabkitError: too little memory, or a model whose attention cannot be replaced.
+        LabkitError: too little memory, sizes that are none, or a model whose attention cannot be replaced.
     """
+    checks.kind("The model", lm, LM, "Give what labkit.load(…) returns.")
+    for name, size in {
+        "rows": rows,
+        "step_tokens": step_tokens,
+        "block_size": block_size,
+        "blocks": blocks,
+    }.items():
+        if size is not None:
+            checks.count(f"Engine: {name}", size, 1)
+    if unknown := sorted(set(scheduling) - {"ageing", "proposer", "guesses"}):
+        raise LabkitError(f"An engine has no setting {unknown[0]}.", "See the arguments of engine_for.")
     rows = rows if blocks is None else min(rows, blocks)
     if blocks is None:
         blocks = blocks_that_fit(lm, rows, step_tokens, block_size, quantised=quantised)
@@ -90,14 +103,16 @@ def engine_for(
     scheduler = Scheduler(
         cache.tables, policy or Continuous(), rows=rows, step_tokens=step_tokens, **scheduling
     )
+    about: dict[str, Any] = {
+        "tokenizer": lm.tokenizer,
+        "eos": eos_ids(lm),
+        "positions": position_limit(lm.config),
+        "vocab": shape_of(lm.config).vocab,
+        "seed": checks.count("Engine: seed", seed, *SEEDS),
+    }
     return Engine(
-        ModelRunner(lm, cache, rows),
-        scheduler,
-        tokenizer=lm.tokenizer,
-        eos=eos_ids(lm),
-        positions=position_limit(lm.config),
-        seed=seed,
-    )
+        ModelRunner(lm, cache, rows), scheduler, **about
+    )  # from here on the model's attention is ours
 
 
 def eos_ids(lm: LM) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """The engine: schedule, run, sample, commit, again and again.
 
-    engine = Engine.of(load("labcoder"))
+    engine = engine_for(load("labcoder"))
     ticket = engine.submit(Request(prompt="def mean(values):", max_tokens=64))
     while not ticket.done:
         for event in engine.step():
@@ -8,21 +8,27 @@
 
 On a GPU a step is scheduled and launched while the one before it still runs: its input is the tokens that
 one draws, which never leave the device in between. That a row had ended is noticed a step late; what the late
-step computed for it is dropped, and nobody sees it.
+step computed for it is dropped, and nobody sees it. With a proposer every step waits for the one before: who
+guesses what follows a token must know it.
+
+An interrupt (Ctrl-C) loses the step under way and nothing else: all rows start over from the tokens they have.
 """
 
 from __future__ import annotations
 
 import time
+import weakref
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 from labkit.batch.intake import Intake
+from labkit.batch.live import Live
 from labkit.batch.metrics import Metrics, record_step
 from labkit.batch.output import Output
 from labkit.batch.proposer import accepted
 from labkit.batch.request import Event, Reason, Request, Ticket
-from labkit.batch.row import Row, State, Step, Work
+from labkit.batch.row import Row, Step, Work
 from labkit.batch.runner import Drawn, Flight, Runner
 from labkit.batch.scheduler import NeedsQuiet, Scheduler
 from labkit.errors import LabkitError
@@ -39,6 +45,7 @@ class Engine:
         tokenizer: for prompts given as text, for text in results, and for stop strings; None for ids only.
         eos: tokens that end a text.
         positions: tokens that a row may reach; None for no limit but memory.
+        vocab: tokens that the model knows; None to believe every id.
         seed: from which requests without a seed of their own get one.
     """
 
@@ -51,20 +58,23 @@ class Engine:
         tokenizer: Any = None,
         eos: Sequence[int] = (),
         positions: int | None = None,
+        vocab: int | None = None,
         seed: int = 0,
     ) -> None:
         self.runner = runner
         self.scheduler = scheduler
         self.clock = clock
         self.metrics = Metrics()
-        self._intake = Intake(scheduler, tokenizer, positions, seed)
+        self._overlaps = runner.overlaps and scheduler.proposer is None
+        self._intake = Intake(scheduler, tokenizer, positions, vocab, seed)
         self._output = Output(eos)
-        self._rows: dict[int, list[Row]] = {}
+        self._live = Live(scheduler, self._output)
         self._flight: Flight | None = None
         self._launched_at = 0.0
-        self._events: list[Event] = []
-        self._closed = False
-        scheduler.set_outgrown(self._outgrew)
+        self._streams: dict[int, deque[Event]] = {}
+        # an engine that is dropped without close() gives the model back too
+        self._release = weakref.finalize(self, runner.close)
+        self._release.atexit = False
 
     def submit(self, request: Request, *, arrival: float | None = None) -> Ticket:
         """Queue a request.
@@ -75,32 +85,34 @@ class Engine:
         Raises:
             LabkitError: a prompt that can never fit, text or stop strings without a tokenizer, or a closed engine.
         """
-        if self._closed:
+        return self._queue([self._accepted(request, arrival)])[0]
+
+    def _accepted(self, request: Request, arrival: float | None = None) -> tuple[Ticket, list[Row]]:
+        if not self._release.alive:
             raise LabkitError("The engine is closed.", "Make a new one.")
-        ticket, rows = self._intake.accept(request, self.clock() if arrival is None else arrival)
-        self._rows[ticket.number] = rows
-        for row in rows:
-            self.scheduler.add(row)
-        return ticket
+        return self._intake.accept(request, self.clock() if arrival is None else arrival)
+
+    def _queue(self, accepted: Sequence[tuple[Ticket, list[Row]]]) -> list[Ticket]:
+        for ticket, rows in accepted:
+            self._live.add(ticket, rows)
+        return [ticket for ticket, _ in accepted]
 
     def cancel(self, ticket: Ticket) -> None:
         """End what is left of a request; its blocks are free at once. Nothing happens if it has ended."""
-        for row in self._rows.get(ticket.number, ()):
-            if row.ticket is ticket:  # another engine's tickets have numbers of their own
-                self._end(row, Reason.CANCELLED)
+        for row in self._live.of(ticket):
+            self._live.end(row, Reason.CANCELLED)
 
     def cancel_all(self) -> list[Event]:
         """End every request, and return the events that nobody has been handed yet."""
-        for rows in list(self._rows.values()):
-            self.cancel(rows[0].ticket)
+        for ticket in self._live.tickets():
+            self.cancel(ticket)
         self._settle()
-        events, self._events = self._events, []
-        return events
+        return self._live.take_events()
 
     @property
     def idle(self) -> bool:
         """Nothing waits, runs or is in flight, and every event was handed out."""
-        return not self._rows and self._flight is None and not self._events
+        return not self._live and self._flight is None and not self._live.events
 
     @property
     def in_flight(self) -> bool:
@@ -111,53 +123,82 @@ class Engine:
     def wakes(self) -> float:
         """When a waiting batch will start or a deadline pass though nothing else happens [s]; inf if never."""
         queue = self.scheduler.queue()
-        return min([self.scheduler.policy.wakes(queue), *self._deadlines()])
+        return min([self.scheduler.policy.wakes(queue), *self._live.deadlines()])
 
     def step(self) -> list[Event]:
         """Run one step, and return what became known."""
         now = self.clock()
-        self._expire(now)
-        step = self._schedule(now)
-        launched = self._launch(step)
-        if self._flight is not None:
-            self._commit(self._flight, now)
-        self._flight, self._launched_at = launched, now
-        if not self.runner.overlaps:
-            self._settle()
-        events, self._events = self._events, []
+        try:
+            self._live.expire(now)
+            step = self._schedule(now)
+            launched = self._launch(step)
+            if self._flight is not None:
+                self._commit(self._flight, now)
+            self._flight, self._launched_at = launched, now
+            if not self._overlaps:
+                self._settle()
+        except BaseException:
+            self._flight = None
+            self._live.start_over()
+            raise
+        events = self._live.take_events()
+        for event in events:
+            if (stream := self._streams.get(event.ticket.number)) is not None:
+                stream.append(event)
         return events
 
     def run(self, requests: Sequence[Request]) -> list[Ticket]:
-        """Submit all requests at once and run until every one has ended; batches need not fill up."""
-        tickets = [self.submit(request) for request in requests]
+        """Submit all requests at once and run until every one has ended; batches need not fill up.
+
+        Raises:
+            LabkitError: one of them can never run; none is queued then.
+        """
+        if isinstance(requests, Request | str):
+            raise LabkitError("run() takes several requests.", "Give a list: run([Request(prompt=…)]).")
+        tickets = self._queue([self._accepted(request) for request in requests])
         self.drain()
         return tickets
 
     def drain(self) -> list[Event]:
         """Run until nothing is left; for policies that wait for company, no more is to come."""
-        before, self.scheduler.closing = self.scheduler.closing, True
         events = []
-        try:
-            while not self.idle:
-                events += self.step()
-        finally:
-            self.scheduler.closing = before
+        while not self.idle:
+            events += self._step_alone()
         return events
 
     def stream(self, request: Request) -> Iterator[Event]:
-        """Submit one request and yield its events; leaving the loop early cancels it."""
+        """Submit one request and yield its events; leaving the loop early cancels it.
+
+        Batches do not wait for company meanwhile. Several streams may be read in turns.
+        """
         ticket = self.submit(request)
+        events = self._streams[ticket.number] = deque()
         try:
-            while not ticket.done:
-                yield from (event for event in self.step() if event.ticket is ticket)
+            while events or not ticket.done:
+                while events:
+                    yield events.popleft()
+                if not ticket.done:
+                    self._step_alone()
         finally:
+            del self._streams[ticket.number]
             self.cancel(ticket)
 
+    def _step_alone(self) -> list[Event]:
+        """A step in which policies that wait for company need not."""
+        before, self.scheduler.closing = self.scheduler.closing, True
+        try:
+            return self.step()
+        finally:
+            self.scheduler.closing = before
+
     def close(self) -> None:
-        """Cancel everything and give the model back as it was."""
-        self.cancel_all()
-        self.runner.close()
-        self._closed = True
+        """Cancel everything and give the model back as it was. Closing again does nothing."""
+        if not self._release.alive:
+            return
+        try:
+            self.cancel_all()
+        finally:
+            self._release()
 
     def __enter__(self) -> Engine:
         return self
@@ -193,8 +234,12 @@ class Engine:
         except Exception as error:  # a GPU reports a failure only when its results are fetched
             self._fail(flight.step, error)
             return
-        now = self.clock()
-        new = sum(self._accept(work, got, now) for work, got in zip(flight.step.works, drawn, strict=True))
+        now, new = self.clock(), 0
+        for work, got in zip(flight.step.works, drawn, strict=True):
+            try:
+                new += self._accept(work, got, now)
+            except Exception as error:  # one row's own trouble
+                self._live.end(work.row, Reason.FAILED, f"{type(error).__name__}: {error}")
         self.metrics.add(record_step(flight.step, self.scheduler, start, now, new))
 
     def _accept(self, work: Work, drawn: Drawn, now: float) -> int:
@@ -203,11 +248,11 @@ class Engine:
         if not work.current:
             return 0
         if not work.wanted:
-            self._store(row, work.stop)
+            self._store(row, work.stop, publish=False)  # nobody has looked at logits: published with the first draw
             return 0
         row.pending -= 1
         if drawn.bad:
-            self._end(row, Reason.FAILED, "The model's logits are not numbers.")
+            self._live.end(row, Reason.FAILED, "The model's logits are not numbers.")
             return 0
         kept = accepted(drawn.tokens, work.guesses)
         row.tokens += kept
@@ -215,46 +260,16 @@ class Engine:
             row.launched = row.total - 1
         self._store(row, work.stop - len(work.guesses) + len(kept) - 1)
         event, reason = self._output.take(row, kept, drawn, now)
-        self._events.append(event)
+        self._live.events.append(event)
         if reason is not None:
-            self._end(row, reason)
+            self._live.end(row, reason)
         return len(kept)
 
-    def _store(self, row: Row, length: int) -> None:
+    def _store(self, row: Row, length: int, *, publish: bool = True) -> None:
         row.stored = length
-        self.scheduler.tables.commit(row.number, length, row.tokens)
-
-    def _end(self, row: Row, reason: Reason, error: str = "") -> None:
-        if row.state is State.ENDED:
-            return
-        self.scheduler.remove(row)
-        self._finished(row, reason, error)
-
-    def _finished(self, row: Row, reason: Reason, error: str = "") -> None:
-        self._events.append(self._output.finish(row, reason, error))
-        if row.ticket.done:
-            self._rows.pop(row.ticket.number, None)
-
-    def _outgrew(self, row: Row) -> None:
-        self._finished(row, Reason.MEMORY, "It needs more KV blocks than there are.")
+        self.scheduler.tables.commit(row.number, length, row.tokens, publish=publish)
 
     def _fail(self, step: Step, error: Exception) -> None:
         for work in step.works:
             if work.current:
-                self._end(work.row, Reason.FAILED, f"{type(error).__name__}: {error}")
-
-    def _deadlines(self) -> Iterator[float]:
-        for rows in self._rows.values():
-            ticket = rows[0].ticket
-            if ticket.request.deadline is not None:
-                yield ticket.arrival + ticket.request.deadline
-
-    def _expire(self, now: float) -> None:
-        late = [
-            rows
-            for rows in self._rows.values()
-            if rows[0].ticket.request.deadline is not None
-            and now >= rows[0].ticket.arrival + rows[0].ticket.request.deadline
-        ]
-        for row in [row for rows in late for row in rows]:
-            self._end(row, Reason.DEADLINE)
+                self._live.end(work.row, Reason.FAILED, f"{type(error).__name__}: {error}")

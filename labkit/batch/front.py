@@ -14,6 +14,7 @@ import asyncio
 import math
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from typing import Any
 
 from labkit.batch.engine import Engine
 from labkit.batch.request import Event, Request, Ticket
@@ -43,12 +44,29 @@ class Front:
     async def __aexit__(self, *exception: object) -> None:
         if self._task is not None:
             self._task.cancel()
-            with suppress(Exception, asyncio.CancelledError):
-                await self._task
-        if self._step is not None:  # a thread cannot be stopped; the engine is nobody else's until it is done
-            await asyncio.wait([self._step])
+        cancelled = [await self._wait_for(self._task), await self._wait_for(self._step)]
         self._tell_waiting(LabkitError("The front was closed before the request began.", "Submit it again."))
+        if self._step is not None and self._step.exception() is None:
+            self._hand_out(self._step.result())
+        self._step = None
         self._hand_out(self._engine.cancel_all())
+        for error in cancelled:
+            if error is not None:
+                raise error
+
+    async def _wait_for(self, future: asyncio.Future[Any] | None) -> asyncio.CancelledError | None:
+        """Until it is done: a thread cannot be stopped, and the engine is nobody else's meanwhile.
+
+        Returns:
+            The cancellation of the one who waits, to be raised when everything is in order.
+        """
+        cancelled = None
+        while future is not None and not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        return cancelled
 
     async def stream(self, request: Request) -> AsyncIterator[Event]:
         """Submit a request and yield its events until every sample has ended.
@@ -101,12 +119,13 @@ class Front:
                 before = self._engine.metrics.count
                 self._step = asyncio.ensure_future(asyncio.to_thread(self._engine.step))
                 events = await asyncio.shield(self._step)
+                self._step = None
                 self._hand_out(events)
                 if not events and self._engine.metrics.count == before and not self._engine.in_flight:
                     await self._pause()
         except Exception as error:  # nobody would be told otherwise
+            self._step = None
             self._tell_all(error)
-            raise
 
     async def _pause(self) -> None:
         """Until something new comes, or a waiting batch is due."""
@@ -118,13 +137,13 @@ class Front:
         for ticket in self._cancelled:
             self._engine.cancel(ticket)
         self._cancelled.clear()
-        submitted, self._submitted = self._submitted, []
-        for request, accepted in submitted:
+        while self._submitted:
+            request, accepted = self._submitted.pop(0)
             if accepted.cancelled():
                 continue
             try:
                 ticket = self._engine.submit(request)
-            except LabkitError as error:
+            except Exception as error:  # whatever it is, it is this caller's own
                 accepted.set_exception(error)
                 continue
             self._queues[ticket.number] = asyncio.Queue()

@@ -48,13 +48,18 @@ class StepRecord:
 
 @dataclass
 class Metrics:
-    """The steps of an engine, the latest `keep` of them, and totals over all."""
+    """The steps of an engine, the latest of them, and totals over all.
 
-    keep: int = 100_000
+    Args:
+        keep: rows in the steps that are kept at least (a step of 256 rows takes about 20 kB).
+    """
+
+    keep: int = 1_000_000
     steps: list[StepRecord] = field(default_factory=list)
     count: int = 0
     drawn: int = 0
     tokens: int = 0
+    kept: int = 0
 
     def add(self, record: StepRecord) -> None:
         """Note a step."""
@@ -62,8 +67,13 @@ class Metrics:
         self.drawn += record.drawn
         self.tokens += record.tokens
         self.steps.append(record)
-        if len(self.steps) > 2 * self.keep:
-            del self.steps[: -self.keep]
+        self.kept += len(record.rows)
+        if self.kept > 2 * self.keep:
+            old = 0
+            while self.kept - len(self.steps[old].rows) >= self.keep:
+                self.kept -= len(self.steps[old].rows)
+                old += 1
+            del self.steps[:old]
 
 
 def step_work(step: Step) -> tuple[int, int, int, int]:

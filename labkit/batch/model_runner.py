@@ -85,7 +85,7 @@ class ModelRunner:
         install(lm.model)
 
     def close(self) -> None:
-        """Give the model its own attention back, and the memory of keys and values to the device."""
+        """Give the model its own attention back, and the memory of keys and values to the device; once only."""
         remove(self.lm.model)
         self.cache.close()
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
+from labkit.batch import checks
 from labkit.errors import LabkitError
 
 
@@ -31,7 +32,11 @@ class Queue:
 
 
 class Policy(Protocol):
-    """Decides how many waiting rows may join."""
+    """Decides how many waiting rows may join. `most` rows at once, further samples of a prompt included."""
+
+    @property
+    def most(self) -> int | None:
+        """Rows at once; None leaves it to memory."""
 
     def admit(self, queue: Queue, now: float) -> int:
         """Rows that may join now."""
@@ -46,9 +51,21 @@ class Continuous:
 
     Args:
         rows: at most so many at once; by default memory alone limits them.
+
+    Raises:
+        LabkitError: rows that are no whole number above 0.
     """
 
     rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.rows is not None:
+            checks.count("Continuous: rows", self.rows, 1, none="None leaves it to memory")
+
+    @property
+    def most(self) -> int | None:
+        """Its rows."""
+        return self.rows
 
     def admit(self, queue: Queue, now: float) -> int:
         """As many as are waiting, up to the limit."""
@@ -77,11 +94,14 @@ class Batches:
     window: float = math.inf
 
     def __post_init__(self) -> None:
-        if self.size < 1 or not self.window >= 0:
-            raise LabkitError(
-                f"Batches of {self.size} after {self.window} s cannot be formed.",
-                "Give a size of at least 1 and a window of at least 0 seconds.",
-            )
+        checks.count("Batches: size", self.size, 1)
+        if not (isinstance(self.window, int | float) and self.window >= 0):
+            raise LabkitError(f"Batches: window is {self.window!r}.", "Give seconds, at least 0.")
+
+    @property
+    def most(self) -> int:
+        """Its size."""
+        return self.size
 
     def admit(self, queue: Queue, now: float) -> int:
         """A whole batch or nobody."""

@@ -33,11 +33,15 @@ class Replay:
 
     def ttft(self, q: float) -> float:
         """A percentile of the time from arrival to first token [s]."""
-        return percentile([ticket.first.stamps[0] - ticket.arrival for ticket in self.tickets], q)
+        return percentile(self._after(0), q)
 
     def e2e(self, q: float) -> float:
         """A percentile of the time from arrival to last token [s]."""
-        return percentile([ticket.first.stamps[-1] - ticket.arrival for ticket in self.tickets], q)
+        return percentile(self._after(-1), q)
+
+    def _after(self, place: int) -> list[float]:
+        """Seconds from arrival to one of the tokens, of the requests that got any."""
+        return [ticket.first.stamps[place] - ticket.arrival for ticket in self.tickets if ticket.first.stamps]
 
 
 def replay(engine: Engine, arrivals: Sequence[Arrival]) -> Replay:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from labkit.batch import checks
 from labkit.batch.sampling import Sampling
 from labkit.errors import LabkitError
 
@@ -31,7 +32,7 @@ class Request:
     """One prompt and what to make of it.
 
     Args:
-        prompt: token ids, or text where the engine has a tokenizer.
+        prompt: token ids (any flat row of whole numbers), or text where the engine has a tokenizer.
         max_tokens: new tokens at most [tokens].
         sampling: how tokens are drawn; greedy by default.
         samples: independent continuations of the one prompt.
@@ -58,17 +59,25 @@ class Request:
     salt: str = ""
 
     def __post_init__(self) -> None:
-        if isinstance(self.stop, str):
-            raise LabkitError("stop is one string.", f"Give a list: stop=[{self.stop!r}].")
-        if any(not text for text in self.stop):
-            raise LabkitError("An empty stop string ends every text at once.", "Leave it out.")
-        for name, low in (("max_tokens", 1), ("samples", 1)):
-            if getattr(self, name) < low:
-                raise LabkitError(f"{name} = {getattr(self, name)}.", f"Give at least {low}.")
-        if self.deadline is not None and self.deadline <= 0:
-            raise LabkitError(f"A deadline of {self.deadline} s has passed.", "Give seconds from arrival.")
-        if len(self.prompt) == 0:
+        prompt = self.prompt if isinstance(self.prompt, str) else checks.ids("Request: prompt", self.prompt)
+        if len(prompt) == 0:
             raise LabkitError("The prompt is empty.", "Give text or token ids.")
+        checks.kind("Request: sampling", self.sampling, Sampling, "Give a Sampling(…).")
+        checks.kind("Request: ignore_eos", self.ignore_eos, bool, "Give True or False.")
+        checks.kind("Request: salt", self.salt, str, "Give a string.")
+        fields: dict[str, object] = {
+            "prompt": prompt,
+            "max_tokens": checks.count("Request: max_tokens", self.max_tokens, 1),
+            "samples": checks.count("Request: samples", self.samples, 1),
+            "stop": checks.texts("Request: stop", self.stop),
+            "stop_ids": checks.ids("Request: stop_ids", self.stop_ids),
+            "priority": checks.number("Request: priority", self.priority, "that is finite", lambda x: True),
+        }
+        if self.deadline is not None:
+            above = "of seconds from arrival, above 0"
+            fields["deadline"] = checks.number("Request: deadline", self.deadline, above, lambda x: x > 0)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
 
 @dataclass

@@ -75,7 +75,7 @@ class Row:
     @property
     def remaining(self) -> int:
         """Tokens to run; 0 when its last token is in flight."""
-        return 0 if self.drawn >= self.request.max_tokens else self.total - self.launched
+        return 0 if self.drawn >= self.request.max_tokens else max(0, self.total - self.launched)
 
     def __lt__(self, other: Row) -> bool:
         return self.order < other.order

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.batch import draws
-from labkit.batch.sampling import Sampled, Sampling, Top, check_count
+from labkit.batch import checks, draws
+from labkit.batch.sampling import SEEDS, Sampled, Sampling, Top
 from labkit.batch.staging import Staging
 from labkit.errors import LabkitError
 
@@ -182,7 +182,7 @@ class BatchSampler:
         self._check_slot(slot)
         if seed is None:
             raise LabkitError("A slot was set without a seed.", "Choose one where sampling.seed is None.")
-        check_count("seed", seed, -(1 << 63), (1 << 64) - 1, "the engine chooses one")
+        checks.count("A slot's seed", seed, *SEEDS)
         if (sampling.logprobs or 0) > self.vocab:
             raise LabkitError(
                 f"{sampling.logprobs} alternatives of {self.vocab} tokens were asked for.",

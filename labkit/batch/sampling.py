@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from labkit.errors import LabkitError
+from labkit.batch import checks
 
 
 @dataclass(frozen=True)
@@ -46,15 +45,13 @@ class Sampling:
     logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_number("temperature", self.temperature, "≥ 0", lambda x: x >= 0)
-        _check_number("top_p", self.top_p, "above 0 and at most 1", lambda x: 0 < x <= 1)
-        _check_number("min_p", self.min_p, "from 0 to 1", lambda x: 0 <= x <= 1)
-        _check_number("repetition_penalty", self.repetition_penalty, "above 0", lambda x: x > 0)
-        _check_number("presence_penalty", self.presence_penalty, "from -2 to 2", lambda x: abs(x) <= 2)
-        _check_number("frequency_penalty", self.frequency_penalty, "from -2 to 2", lambda x: abs(x) <= 2)
-        check_count("top_k", self.top_k, 1, 1 << 31, "None does not limit")
-        check_count("seed", self.seed, -(1 << 63), (1 << 64) - 1, "None lets the engine choose")
-        check_count("logprobs", self.logprobs, 0, 1 << 31, "None returns none")
+        for name, (range_, fits) in NUMBERS.items():
+            value = checks.number(f"Sampling: {name}", getattr(self, name), range_, fits)
+            object.__setattr__(self, name, value)
+        for name, (least, most, none) in COUNTS.items():
+            if getattr(self, name) is not None:
+                value = checks.count(f"Sampling: {name}", getattr(self, name), least, most, none)
+                object.__setattr__(self, name, value)
 
     @property
     def greedy(self) -> bool:
@@ -72,23 +69,20 @@ class Sampling:
         return not self.greedy and (self.top_k is not None or self.top_p < 1)
 
 
-def _check_number(name: str, value: object, range_: str, fits: Callable[[float], bool]) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not (math.isfinite(value) and fits(value))
-    ):
-        raise LabkitError(f"Sampling: {name} is {value!r}.", f"Give a number {range_}.")
-
-
-def check_count(name: str, value: object, least: int, most: int, none: str) -> None:
-    """Refuse what is neither None nor a whole number from `least` to `most`; `none` says what None means."""
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise LabkitError(
-            f"Sampling: {name} is {value!r}.", f"Give a whole number from {least} to {most}; {none}."
-        )
+NUMBERS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "temperature": ("≥ 0", lambda x: x >= 0),
+    "top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
+    "min_p": ("from 0 to 1", lambda x: 0 <= x <= 1),
+    "repetition_penalty": ("above 0", lambda x: x > 0),
+    "presence_penalty": ("from -2 to 2", lambda x: abs(x) <= 2),
+    "frequency_penalty": ("from -2 to 2", lambda x: abs(x) <= 2),
+}
+SEEDS = -(1 << 63), (1 << 64) - 1
+COUNTS = {
+    "top_k": (1, 1 << 31, "None does not limit"),
+    "seed": (*SEEDS, "None lets the engine choose"),
+    "logprobs": (0, 1 << 31, "None returns none"),
+}
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,17 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from labkit.batch import checks
 from labkit.batch.policy import Policy, Queue
 from labkit.batch.proposer import Proposer
 from labkit.batch.row import Row, State, Step, Work
 from labkit.cache.tables import BlockTables
 from labkit.errors import LabkitError
+
+SPARE = 64
+"""Ended rows that may stay in the queue's heap."""
 
 
 class NeedsQuiet(Exception):
@@ -52,11 +56,12 @@ class Scheduler:
         proposer: Proposer | None = None,
         guesses: int = 4,
     ) -> None:
-        if rows < 1 or step_tokens < 1 or ageing < 0:
-            raise LabkitError(
-                f"A scheduler for {rows} rows, {step_tokens} tokens a step and an ageing of {ageing} s.",
-                "Give at least one row and one token, and no negative time.",
-            )
+        if not hasattr(policy, "admit") or isinstance(policy, type):
+            raise LabkitError(f"{policy!r} is no policy.", "Give one, like Continuous() or static(8).")
+        checks.count("Scheduler: rows", rows, 1)
+        checks.count("Scheduler: step_tokens", step_tokens, 1)
+        checks.count("Scheduler: guesses", guesses, 0)
+        checks.number("Scheduler: ageing", ageing, "of seconds, at least 0", lambda x: x >= 0)
         self.tables = tables
         self.policy = policy
         self.rows = rows
@@ -101,6 +106,22 @@ class Scheduler:
             self._stop(row)
         self._waiting.discard(row)
         row.state = State.ENDED
+        if len(self._heap) > 2 * len(self._waiting) + SPARE:
+            self._heap = sorted(self._waiting)
+
+    def start_over(self, rows: Iterable[Row]) -> None:
+        """Put every row that has not ended back into the queue: nothing is known of what was under way."""
+        self._running.clear()
+        self._slots = list(range(self.rows - 1, -1, -1))
+        self._waiting = {row for row in rows if row.state is not State.ENDED}
+        for row in self._waiting:
+            if row.number in self.tables.rows:
+                self.tables.release(row.number)
+            self.preemptions += row.state is State.RUNNING
+            row.ticket.preemptions += row.state is State.RUNNING
+            row.slot, row.launched, row.stored, row.pending = -1, 0, 0, 0
+            row.state = State.WAITING
+        self._heap = sorted(self._waiting)
 
     def queue(self) -> Queue:
         """What the policy sees."""
@@ -122,6 +143,11 @@ class Scheduler:
         for row in self.running:
             if row.state is State.RUNNING and row.remaining == 1:
                 guesses = self._propose(row)
+                if (
+                    self.tables.missing(row.number, row.launched + 1 + len(guesses))
+                    > self.tables.pool.available
+                ):
+                    guesses = ()  # nobody gives way to a guess
                 if self._make_room(row, row.launched + 1 + len(guesses), quiet):
                     works.append(self._work(row, 1, guesses))
         self._admit(now)
@@ -193,13 +219,17 @@ class Scheduler:
             leader = row.leader if row.leader is not None and row.leader.state is State.RUNNING else None
             if leader is not None and leader.stored < row.prompt:
                 set_aside.append(row)  # its prompt is being computed already
-            elif (leader is not None or room > 0) and self._begin(row, leader):
-                room -= leader is None
+            elif (room > 0 or (leader is not None and self._free_slot())) and self._begin(row, leader):
+                room -= 1
             else:
                 set_aside.append(row)
                 break
         for row in set_aside:
             heapq.heappush(self._heap, row)
+
+    def _free_slot(self) -> bool:
+        """Whether one more row fits into the policy's limit: a further sample waits for no batch."""
+        return self.policy.most is None or len(self._running) < self.policy.most
 
     def _begin(self, row: Row, leader: Row | None) -> bool:
         """Give a waiting row its slot and blocks, sharing what is there already; False if memory is short."""

@@ -19,8 +19,13 @@ class TextStream:
     """
 
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
-        self._decoder = StreamDecoder(tokenizer) if tokenizer is not None else None
+        self._tokenizer = tokenizer
         self._stop = tuple(stop)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all tokens."""
+        self._decoder = StreamDecoder(self._tokenizer) if self._tokenizer is not None else None
         self._held = ""
         self.stopped = False
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from labkit.cache.host_store import HostStore
-from labkit.cache.prefix import Entry, Key, PrefixCache
+from labkit.cache.prefix import Entry, Key, Name, PrefixCache
 
 
 class HostTier(PrefixCache):
@@ -59,7 +59,7 @@ class HostTier(PrefixCache):
     def hold(self, tokens: Sequence[int], salt: str = "") -> list[Entry]:
         """As the prefix cache does; then go on with what the host has, as long as there are blocks for it."""
         found = super().hold(tokens, salt)
-        name = found[-1].name if found else self.root(salt)
+        name: Name = found[-1].name if found else self.root(salt)
         for start in range(len(found) * self.block_size, len(tokens) - self.block_size, self.block_size):
             key = (name, tuple(tokens[start : start + self.block_size]))
             entry = self._entries.get(key)

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 
 import torch
 
+from labkit.cache.attention import NAME
+from labkit.errors import LabkitError
 from labkit.kernels.layout import Layout
 from labkit.kernels.pages import Pages
 from labkit.models import LM
@@ -87,7 +89,14 @@ def forward(lm: LM, pack: Pack) -> torch.Tensor:
 
     Returns:
         Logits [len(pack.wanted), vocabulary].
+
+    Raises:
+        LabkitError: the model has another attention, which would ignore the cache.
     """
+    if lm.config._attn_implementation != NAME:
+        raise LabkitError(
+            "The model has its own attention, which ignores the pack's cache.", "Call install(lm.model)."
+        )
     output: Any = lm.model(
         input_ids=pack.ids,
         position_ids=pack.positions,

@@ -14,7 +14,8 @@ from itertools import count
 
 from labkit.cache.pool import BlockPool
 
-Key = tuple[int, tuple[int, ...]]  # the name of the block before, and the tokens in this one
+Name = int | str  # a published block's number, never used again; before the first block, the salt
+Key = tuple[Name, tuple[int, ...]]  # the name of the block before, and the tokens in this one
 
 
 @dataclass
@@ -58,17 +59,14 @@ class PrefixCache:
         self._entries: dict[Key, Entry] = {}
         self._keys: dict[int, Key] = {}
         self._names = count(1)
-        self._roots: dict[str, int] = {}
 
     def __len__(self) -> int:
         """Published blocks."""
         return len(self._entries)
 
-    def root(self, salt: str = "") -> int:
+    def root(self, salt: str = "") -> Name:
         """The name before the first block. Texts with different salts share nothing."""
-        if salt not in self._roots:
-            self._roots[salt] = next(self._names)
-        return self._roots[salt]
+        return salt
 
     def lookup(self, tokens: Sequence[int], salt: str = "", *, record: bool = True) -> list[Entry]:
         """The longest published beginning of `tokens` in full blocks, the last token never included.
@@ -76,7 +74,7 @@ class PrefixCache:
         A row whose every token were found would have nothing left to compute, and no logits to sample from.
         """
         found: list[Entry] = []
-        name = self.root(salt)
+        name: Name = self.root(salt)
         for start in range(0, len(tokens) - self.block_size, self.block_size):
             entry = self._entries.get((name, tuple(tokens[start : start + self.block_size])))
             if entry is None:
@@ -94,7 +92,7 @@ class PrefixCache:
         self.pool.share(entry.block for entry in found)
         return found
 
-    def publish(self, parent: int, tokens: Sequence[int], block: int) -> int:
+    def publish(self, parent: Name, tokens: Sequence[int], block: int) -> int:
         """Let others find a full block that holds `tokens` after the block named `parent`.
 
         If an equal one is published already, that one stays and this block remains private.

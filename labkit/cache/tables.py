@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from labkit.cache.pool import OutOfBlocks
-from labkit.cache.prefix import PrefixCache
+from labkit.cache.prefix import Name, PrefixCache
 from labkit.errors import LabkitError
 
 
@@ -24,7 +24,7 @@ class Row:
 
     blocks: list[int]
     length: int
-    names: list[int]
+    names: list[Name]
 
     @property
     def published(self) -> int:
@@ -127,11 +127,15 @@ class BlockTables:
         copies, self._copies = self._copies, {}
         return list(copies.values()), list(copies)
 
-    def commit(self, row: int, length: int, tokens: Sequence[int]) -> None:
-        """The first `length` of `tokens` are stored and accepted: publish the blocks that they fill."""
+    def commit(self, row: int, length: int, tokens: Sequence[int], *, publish: bool = True) -> None:
+        """The first `length` of `tokens` are stored and accepted: publish the blocks that they fill.
+
+        Args:
+            publish: False keeps them private for now, where nobody has looked yet whether they are good.
+        """
         mine = self.rows[row]
         mine.length = length
-        if not self.share:
+        if not (self.share and publish):
             return
         size = self.block_size
         while (mine.published + 1) * size <= length:
