@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
