@@ -16,10 +16,10 @@ from labkit.cache.tables import BlockTables
 from labkit.errors import LabkitError
 
 
-def build(policy, *, blocks=200, size=4, rows=16, budget=64, overlaps=False, ageing=10.0, step=1.0):
+def build(policy, *, blocks=200, size=4, rows=16, budget=64, overlaps=False, head_start=10.0, step=1.0):
     clock, tables = VirtualClock(), BlockTables(blocks, size)
     runner = OracleRunner(tables, overlaps=overlaps)
-    scheduler = Scheduler(tables, policy, rows=rows, step_tokens=budget, ageing=ageing)
+    scheduler = Scheduler(tables, policy, rows=rows, step_tokens=budget, head_start=head_start)
     engine = Engine(runner, scheduler, clock=clock)
 
     def steps(count):
@@ -77,8 +77,8 @@ def test_nobody_joins_a_batch_that_runs_and_everybody_joins_a_continuous_one():
     assert starts[Continuous] == 3.0 and starts[Batches] == 9.0
 
 
-def test_a_vip_overtakes_and_ageing_lets_nobody_starve():
-    engine, steps, clock = build(Continuous(1), ageing=10.0)
+def test_a_vip_overtakes_and_its_head_start_ends():
+    engine, steps, clock = build(Continuous(1), head_start=10.0)
     running = engine.submit(ask(3))
     steps(1)
     plain = engine.submit(ask(3))
@@ -86,7 +86,7 @@ def test_a_vip_overtakes_and_ageing_lets_nobody_starve():
     steps(20)
     assert running.first.stamps[-1] < vip.first.stamps[0] < plain.first.stamps[0]
 
-    engine, steps, clock = build(Continuous(1), ageing=10.0)
+    engine, steps, clock = build(Continuous(1), head_start=10.0)
     plain = engine.submit(ask(1))
     for _ in range(100):  # a VIP arrives at every step, for ever
         engine.submit(ask(2, priority=-1))

@@ -75,7 +75,7 @@ def engine_for(
         quantised: keep keys and values in int8.
         share: let requests find the prefixes that others computed.
         seed: of draws whose request has none.
-        scheduling: ageing, proposer and guesses, as Scheduler takes them.
+        scheduling: head_start, proposer and guesses, as Scheduler takes them.
 
     Raises:
         LabkitError: too little memory, or a model whose attention cannot be replaced.

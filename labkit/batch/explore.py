@@ -24,7 +24,7 @@ def virtual_engine(
     block_size: int = 16,
     rows: int = 32,
     step_tokens: int = 2048,
-    ageing: float = 10.0,
+    head_start: float = 10.0,
     share: bool = True,
 ) -> Engine:
     """An engine without a model: steps take what the cost model says. The arguments are those of `engine_for`."""
@@ -34,7 +34,7 @@ def virtual_engine(
         policy or Continuous(),
         rows=rows,
         step_tokens=step_tokens,
-        ageing=ageing,
+        head_start=head_start,
     )
     return Engine(CostRunner(clock, costs), scheduler, clock=clock)
 
