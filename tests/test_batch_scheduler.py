@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
+import numpy as np
 import pytest
 from oracle import OracleRunner
 
 from labkit.batch.engine import Engine
+from labkit.batch.metrics import StepRecord
 from labkit.batch.policy import Batches, Continuous, Queue, dynamic, one_at_a_time, static
 from labkit.batch.request import Reason, Request
 from labkit.batch.scheduler import Scheduler
@@ -201,3 +204,32 @@ def test_costs_are_recovered_from_steps_that_they_made():
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-3)
     with pytest.raises(LabkitError, match="cannot tell"):
         CostModel.fit(engine.metrics.steps[:3])
+
+
+def test_the_fit_is_the_closest_without_a_negative_part():
+    """No small change of a part that stays at or above zero comes closer (the conditions of Kuhn and Tucker)."""
+    for _ in range(20):
+        records = [
+            StepRecord(0.0, random.uniform(0.5, 2.0), (), random.randint(0, 64), random.randint(1, 64),
+                       random.randint(0, 4000), random.randint(0, 9000), *[0] * 7)
+            for _ in range(random.randint(6, 40))
+        ]  # fmt: skip
+        found = CostModel.fit(records)
+        costs = np.array([found.step, found.token, found.row, found.context, found.pair])
+        work = np.array([[1, r.tokens, r.decodes, r.context, r.pairs] for r in records], dtype=float)
+        scaled = work / np.array([r.seconds for r in records])[:, None]
+        slope = scaled.T @ (scaled @ costs - 1) / np.linalg.norm(scaled, axis=0)
+        assert (costs >= 0).all() and costs.any()
+        assert (slope > -1e-8).all() and np.abs(slope[costs > 0]).max() < 1e-8
+
+
+def test_a_fixed_cost_is_found_where_nearly_all_of_a_step_is_fixed():
+    """As on a GPU that waits for its launches: steps of 20 ms with noise, whatever their rows."""
+    records = [
+        StepRecord(0.0, random.uniform(0.019, 0.023), (), rows, rows, 70 * rows, 0, *[0] * 7)
+        for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for _ in range(12)
+    ]
+    for tokens, seconds in ((40, 0.021), (700, 0.03), (2048, 0.07), (2048, 0.08), (2048, 0.075)):
+        records.append(StepRecord(0.0, seconds, (), 0, tokens, 0, 35 * tokens, *[0] * 7))
+    assert 0.017 < CostModel.fit(records).step < 0.023

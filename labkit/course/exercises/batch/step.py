@@ -155,7 +155,9 @@ def _judge_mistakes(
     just = next((name for name, prompt, done in running if prompt == done), None)
     if just is not None:  # decoding taken to begin one token later: those rows get nothing
         late = [one for one in running if one[1] != one[2]]
-        expect(some != dict(schedule_step(late, waiting, budget, free, size)), "just_done", name=just, **given)
+        expect(
+            some != dict(schedule_step(late, waiting, budget, free, size)), "just_done", name=just, **given
+        )
     joined = [(name, min(prompt, step.get(name, 0))) for name, prompt in waiting]
     pieces = sum(-(-count // size) for _, count in joined)
     needed = sum(-(-prompt // size) for name, prompt in waiting if name in step)
@@ -163,7 +165,11 @@ def _judge_mistakes(
     cut = any(0 < count < prompt for (_, count), (_, prompt) in zip(joined, waiting, strict=True))
     if cut and pieces <= free < min(needed, down):
         expect(False, "blocks_of_piece", name=[name for name, count in joined if count][-1], **given)
-    for count in (lambda one: one[1], lambda one: one[2], lambda one: max(one[1:])):  # of prompts, of what is computed
+    for count in (
+        lambda one: one[1],
+        lambda one: one[2],
+        lambda one: max(one[1:]),
+    ):  # of prompts, of what is computed
         held = sum(-(-count(one) // size) for one in running)
         less = dict(schedule_step(running, waiting, budget, free - held, size))
         expect(less == want or step != less, "running_blocks", held=held, **given)
