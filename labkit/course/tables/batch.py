@@ -86,9 +86,9 @@ def beside_record(
         [words["one_row"], duration(curve[1])],
         [words["most_rows"].format(rows=most), duration(curve[most])],
         [words["alone"], _rate(alone)],
-        *[[words[key], _rate(runs[key].tokens_per_second)] for key in RECORDED_AS],
-        [words["virtual"], f"{ratio:.2f}"],
     ]
+    rows += [[words[key], _rate(runs[key].tokens_per_second)] for key in RECORDED_AS]
+    rows.append([words["virtual"], f"{ratio:.2f}"])
     head = [words["way"], model]
     if entry is None:
         return Table(head, [*rows, ["", measured_here()]])
