@@ -76,7 +76,7 @@ class EngineUnderLoad(RuleBasedStateMachine):
         self.runner = OracleRunner(self.tables, overlaps=overlaps)
         proposer = Guess() if guesses else None
         scheduler = Scheduler(
-            self.tables, policy, rows=rows, step_tokens=budget, ageing=2.0, proposer=proposer, guesses=3
+            self.tables, policy, rows=rows, step_tokens=budget, head_start=2.0, proposer=proposer, guesses=3
         )
         self.engine = Engine(self.runner, scheduler, clock=self.clock, eos=[EOS])
         self.rows = {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import random
 
+import numpy as np
 import pytest
 from oracle import OracleRunner
 
 from labkit.batch.engine import Engine
+from labkit.batch.metrics import StepRecord
 from labkit.batch.policy import Batches, Continuous, Queue, dynamic, one_at_a_time, static
 from labkit.batch.request import Reason, Request
 from labkit.batch.scheduler import Scheduler
@@ -16,10 +19,10 @@ from labkit.cache.tables import BlockTables
 from labkit.errors import LabkitError
 
 
-def build(policy, *, blocks=200, size=4, rows=16, budget=64, overlaps=False, ageing=10.0, step=1.0):
+def build(policy, *, blocks=200, size=4, rows=16, budget=64, overlaps=False, head_start=10.0, step=1.0):
     clock, tables = VirtualClock(), BlockTables(blocks, size)
     runner = OracleRunner(tables, overlaps=overlaps)
-    scheduler = Scheduler(tables, policy, rows=rows, step_tokens=budget, ageing=ageing)
+    scheduler = Scheduler(tables, policy, rows=rows, step_tokens=budget, head_start=head_start)
     engine = Engine(runner, scheduler, clock=clock)
 
     def steps(count):
@@ -58,7 +61,7 @@ def test_policies_answer_by_the_queue_alone():
         (lambda: Continuous("4"), "rows is '4'"),
         (lambda: build(static), "is no policy"),
         (lambda: build(Continuous(), rows=0), "rows is 0"),
-        (lambda: build(Continuous(), ageing=math.nan), "ageing is nan"),
+        (lambda: build(Continuous(), head_start=math.nan), "head_start is nan"),
     ],
 )
 def test_policies_and_schedulers_that_cannot_be_are_refused(make, name):
@@ -91,8 +94,8 @@ def test_nobody_joins_a_batch_that_runs_and_everybody_joins_a_continuous_one():
     assert starts[Continuous] == 3.0 and starts[Batches] == 9.0
 
 
-def test_a_vip_overtakes_and_ageing_lets_nobody_starve():
-    engine, steps, clock = build(Continuous(1), ageing=10.0)
+def test_a_vip_overtakes_and_its_head_start_ends():
+    engine, steps, clock = build(Continuous(1), head_start=10.0)
     running = engine.submit(ask(3))
     steps(1)
     plain = engine.submit(ask(3))
@@ -100,7 +103,7 @@ def test_a_vip_overtakes_and_ageing_lets_nobody_starve():
     steps(20)
     assert running.first.stamps[-1] < vip.first.stamps[0] < plain.first.stamps[0]
 
-    engine, steps, clock = build(Continuous(1), ageing=10.0)
+    engine, steps, clock = build(Continuous(1), head_start=10.0)
     plain = engine.submit(ask(1))
     for _ in range(100):  # a VIP arrives at every step, for ever
         engine.submit(ask(2, priority=-1))
@@ -215,3 +218,32 @@ def test_costs_are_recovered_from_steps_that_they_made():
         assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=1e-3)
     with pytest.raises(LabkitError, match="cannot tell"):
         CostModel.fit(engine.metrics.steps[:3])
+
+
+def test_the_fit_is_the_closest_without_a_negative_part():
+    """No small change of a part that stays at or above zero comes closer (the conditions of Kuhn and Tucker)."""
+    for _ in range(20):
+        records = [
+            StepRecord(0.0, random.uniform(0.5, 2.0), (), random.randint(0, 64), random.randint(1, 64),
+                       random.randint(0, 4000), random.randint(0, 9000), *[0] * 7)
+            for _ in range(random.randint(6, 40))
+        ]  # fmt: skip
+        found = CostModel.fit(records)
+        costs = np.array([found.step, found.token, found.row, found.context, found.pair])
+        work = np.array([[1, r.tokens, r.decodes, r.context, r.pairs] for r in records], dtype=float)
+        scaled = work / np.array([r.seconds for r in records])[:, None]
+        slope = scaled.T @ (scaled @ costs - 1) / np.linalg.norm(scaled, axis=0)
+        assert (costs >= 0).all() and costs.any()
+        assert (slope > -1e-8).all() and np.abs(slope[costs > 0]).max() < 1e-8
+
+
+def test_a_fixed_cost_is_found_where_nearly_all_of_a_step_is_fixed():
+    """As on a GPU that waits for its launches: steps of 20 ms with noise, whatever their rows."""
+    records = [
+        StepRecord(0.0, random.uniform(0.019, 0.023), (), rows, rows, 70 * rows, 0, *[0] * 7)
+        for rows in (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        for _ in range(12)
+    ]
+    for tokens, seconds in ((40, 0.021), (700, 0.03), (2048, 0.07), (2048, 0.08), (2048, 0.075)):
+        records.append(StepRecord(0.0, seconds, (), 0, tokens, 0, 35 * tokens, *[0] * 7))
+    assert 0.017 < CostModel.fit(records).step < 0.023

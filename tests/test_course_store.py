@@ -159,7 +159,7 @@ def test_quantity_keeps_three_figures():
 def test_the_empty_ledger_says_what_comes(home, capsys):
     ledger.show()
     said = capsys.readouterr().out
-    assert "empty so far" in said and "None" not in said and "–" not in said
+    assert "No rung of your own" in said and "None" not in said and "–" not in said
 
 
 def test_rungs_are_kept_replaced_in_place_and_drawn_with_the_recorded_ladder(home, capsys):

@@ -80,7 +80,7 @@ def engine_for(
         share: let requests find the prefixes that others computed.
         host: keeps prefixes that the KV pool has no room for.
         seed: of draws whose request has none.
-        scheduling: ageing, proposer and guesses, as Scheduler takes them.
+        scheduling: head_start, proposer and guesses, as Scheduler takes them.
 
     Raises:
         LabkitError: too little memory, sizes that are none, or a model whose attention cannot be replaced.
@@ -94,7 +94,7 @@ def engine_for(
     }.items():
         if size is not None:
             checks.count(f"Engine: {name}", size, 1)
-    if unknown := sorted(set(scheduling) - {"ageing", "proposer", "guesses"}):
+    if unknown := sorted(set(scheduling) - {"head_start", "proposer", "guesses"}):
         raise LabkitError(f"An engine has no setting {unknown[0]}.", "See the arguments of engine_for.")
     rows = rows if blocks is None else min(rows, blocks)
     if blocks is None:

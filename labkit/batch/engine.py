@@ -248,7 +248,9 @@ class Engine:
         if not work.current:
             return 0
         if not work.wanted:
-            self._store(row, work.stop, publish=False)  # nobody has looked at logits: published with the first draw
+            self._store(
+                row, work.stop, publish=False
+            )  # nobody has looked at logits: published with the first draw
             return 0
         row.pending -= 1
         if drawn.bad:

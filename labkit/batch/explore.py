@@ -24,7 +24,7 @@ def virtual_engine(
     block_size: int = 16,
     rows: int = 32,
     step_tokens: int = 2048,
-    ageing: float = 10.0,
+    head_start: float = 10.0,
     share: bool = True,
 ) -> Engine:
     """An engine without a model: steps take what the cost model says. The arguments are those of `engine_for`."""
@@ -34,7 +34,7 @@ def virtual_engine(
         policy or Continuous(),
         rows=rows,
         step_tokens=step_tokens,
-        ageing=ageing,
+        head_start=head_start,
     )
     return Engine(CostRunner(clock, costs), scheduler, clock=clock)
 
@@ -45,30 +45,38 @@ def decode_curve(
     sizes: Sequence[int],
     *,
     prompts: tuple[int, int] = (32, 96),
-    steps: int = 12,
+    steps: int = 6,
+    rounds: int = 3,
     seed: int = 0,
 ) -> tuple[dict[int, float], list[StepRecord]]:
     """The median time of a decode step at each batch size [s], and the records of all steps, prompts included.
+
+    The sizes are gone through in rounds, up and down again, so that a machine that is busy for a moment does
+    not bend the curve at one size; small sizes, whose steps are short, run more of them.
 
     Args:
         text: token ids to cut prompts from.
         sizes: rows in the batch.
         prompts: shortest and longest prompt [tokens].
-        steps: decode steps at each size, at least; more where prompts take several steps.
+        steps: decode steps at each size in a round, at least; four times as many for one row, twice for two.
+        rounds: how often each size is run.
     """
-    curve, records = {}, []
+    seconds: dict[int, list[float]] = {size: [] for size in sizes}
+    records: list[StepRecord] = []
     # the prompts of a large batch take several steps, in which the first rows decode already
-    outputs = {size: steps + 1 + size * prompts[1] // 1024 for size in sizes}
+    outputs = {size: max(steps, 4 * steps // size) + 1 + size * prompts[1] // 1024 for size in sizes}
     most, longest = max(sizes), prompts[1] + max(outputs.values())
     with engine_for(lm, rows=most, blocks=most * (longest // 16 + 2), share=False) as engine:
         engine.run([one.request for one in workload(text, 2, prompts=prompts, outputs=(2, 4))])  # warm up
-        for size in sizes:
-            new_tokens = (outputs[size], outputs[size])
-            load = workload(text, size, prompts=prompts, outputs=new_tokens, seed=seed + size)
-            before = engine.metrics.count
-            engine.run([one.request for one in load])
-            new = engine.metrics.steps[before:]
-            full = [step.seconds for step in new if step.decodes == step.tokens == size]
-            curve[size] = statistics.median(full)
-            records += new
-    return curve, records
+        for number in range(rounds):
+            for size in sorted(sizes, reverse=number % 2 == 1):
+                new_tokens = (outputs[size], outputs[size])
+                load = workload(
+                    text, size, prompts=prompts, outputs=new_tokens, seed=seed + size + 1000 * number
+                )
+                before = engine.metrics.count
+                engine.run([one.request for one in load])
+                new = engine.metrics.steps[before:]
+                seconds[size] += [step.seconds for step in new if step.decodes == step.tokens == size]
+                records += new
+    return {size: statistics.median(found) for size, found in seconds.items()}, records

@@ -1,7 +1,7 @@
 """Which rows run in the next step, and which tokens of each.
 
 Every step serves the rows that decode first, then prompts in pieces, as many tokens as the step may hold
-(chunked prefill: Sarathi-Serve, Agrawal et al. 2024). Rows are ordered by arrival + priority · ageing: a VIP
+(chunked prefill: Sarathi-Serve, Agrawal et al. 2024). Rows are ordered by arrival + priority · head_start: a VIP
 counts as having arrived earlier, so it overtakes, and whoever waits long enough is overtaken no more. A row
 joins only when all its known tokens fit into free KV blocks. When a running row needs a block and none is
 left, the last row in order gives its blocks back and starts over later; the first is never asked, so
@@ -37,7 +37,7 @@ class Scheduler:
         policy: when waiting rows may join.
         rows: at most so many at once (the sampler's slots).
         step_tokens: tokens in a step at most; raised so far that every row can decode with its guesses.
-        ageing: seconds of waiting that one level of priority is worth.
+        head_start: seconds of waiting that one level of priority is worth.
         proposer: guesses tokens for rows that decode; nobody by default.
         guesses: at most so many for a row and step.
 
@@ -52,7 +52,7 @@ class Scheduler:
         *,
         rows: int = 256,
         step_tokens: int = 2048,
-        ageing: float = 10.0,
+        head_start: float = 10.0,
         proposer: Proposer | None = None,
         guesses: int = 4,
     ) -> None:
@@ -61,12 +61,12 @@ class Scheduler:
         checks.count("Scheduler: rows", rows, 1)
         checks.count("Scheduler: step_tokens", step_tokens, 1)
         checks.count("Scheduler: guesses", guesses, 0)
-        checks.number("Scheduler: ageing", ageing, "of seconds, at least 0", lambda x: x >= 0)
+        checks.number("Scheduler: head_start", head_start, "of seconds, at least 0", lambda x: x >= 0)
         self.tables = tables
         self.policy = policy
         self.rows = rows
         self.step_tokens = max(step_tokens, rows * (1 + (guesses if proposer is not None else 0)))
-        self.ageing = ageing
+        self.head_start = head_start
         self.proposer = proposer
         self.guesses = guesses
         self.closing = False
@@ -93,7 +93,7 @@ class Scheduler:
 
     def place(self, arrival: float, priority: float, number: int) -> tuple[float, int]:
         """The order of a row: smaller goes first."""
-        return arrival + priority * self.ageing, number
+        return arrival + priority * self.head_start, number
 
     def add(self, row: Row) -> None:
         """Queue a row."""

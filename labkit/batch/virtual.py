@@ -6,6 +6,8 @@ cost model says, and every token is the same.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -60,8 +62,10 @@ class CostModel:
     def fit(cls, records: Sequence[StepRecord]) -> CostModel:
         """Fit to measured steps: least squares of the relative error, no part negative.
 
-        A negative part is set to zero and the others fitted again (active-set non-negative least squares,
-        Lawson and Hanson 1974, in its simplest form).
+        Every choice of parts is fitted freely, and of those without a negative part the closest is taken. That
+        is exact (non-negative least squares, Lawson and Hanson 1974): the best solution is the free one on the
+        parts that it uses. Dropping the most negative part over and over is not: on a GPU, where nearly all of a
+        step is fixed, it may drop just that.
 
         Raises:
             LabkitError: fewer steps than parts.
@@ -73,15 +77,15 @@ class CostModel:
             )
         work = np.array([[1, r.tokens, r.decodes, r.context, r.pairs] for r in records], dtype=float)
         seconds = np.array([r.seconds for r in records])
-        scaled, costs = work / seconds[:, None], np.zeros(len(TERMS))
-        active = list(np.flatnonzero(work.any(axis=0)))
-        while active:
-            found, *_ = np.linalg.lstsq(scaled[:, active], np.ones(len(records)), rcond=None)
-            if (found >= 0).all():
-                costs[active] = found
-                break
-            del active[int(found.argmin())]
-        return cls(*costs.tolist())
+        scaled, best, error = work / seconds[:, None], np.zeros(len(TERMS)), math.inf
+        used = np.flatnonzero(work.any(axis=0)).tolist()
+        for chosen in (c for n in range(1, len(used) + 1) for c in itertools.combinations(used, n)):
+            found, *_ = np.linalg.lstsq(scaled[:, chosen], np.ones(len(records)), rcond=None)
+            away = float(((scaled[:, chosen] @ found - 1) ** 2).sum())
+            if (found >= 0).all() and away < error:
+                best, error = np.zeros(len(TERMS)), away
+                best[list(chosen)] = found
+        return cls(*best.tolist())
 
 
 @dataclass

@@ -91,7 +91,8 @@ class _Tail(io.StringIO):
 
 
 def guarded(function: Answer) -> Answer:
-    """The learner's function as a check may call it: it gets copies, and its exceptions become AnswerRaised.
+    """The learner's function as a check may call it: it gets copies, which it must leave as they were, and its
+    exceptions become AnswerRaised.
 
     What it prints is held back (a check may call it hundreds of times): the last call's text is left in
     `call.printed`, and a failure shows the end of it.
@@ -101,10 +102,15 @@ def guarded(function: Answer) -> Answer:
     def call(*args: Any, **kwargs: Any) -> Any:
         _bind(function, args, kwargs)
         printed = _Tail()
+        given, named = _copied(args), _copied(kwargs)
+        before = wire.snapshot(given, named)
         try:
             with contextlib.redirect_stdout(printed):
-                result = function(*_copied(args), **_copied(kwargs))
-            return wire.unpack(wire.pack(result))  # nothing counts here that the grader would not receive
+                result = function(*given, **named)
+            value = wire.unpack(wire.pack(result))  # nothing counts here that the grader would not receive
+            if wire.snapshot(given, named) != before:
+                raise Wrong("changed", {"arguments": _given(args, kwargs)})
+            return value
         except wire.NotPlain as error:
             raise Wrong("unplain", {"returned": str(error), "arguments": _given(args, kwargs)}) from None
         except (Wrong, AnswerRaised):

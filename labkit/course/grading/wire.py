@@ -91,6 +91,14 @@ def pack(value: Any, expose: Expose | None = None) -> bytes:
     return bytes(out)
 
 
+def snapshot(*values: Any) -> bytes | None:
+    """What values look like now, to see later whether somebody changed them; None where they are not plain."""
+    try:
+        return pack(values, expose=lambda _: 0)
+    except NotPlain:
+        return None
+
+
 def _pack(out: bytearray, value: Any, depth: int, expose: Expose | None) -> None:
     kind = type(value)
     if depth > DEPTH:

@@ -9,7 +9,7 @@ labkit: nothing in this process knows what is right, and nothing it sends is a v
 
 A child receives ("start", job), runs the cells and answers ("ready",), or else how they ended. Then it answers
 each ("call", args, kwargs) with one of
-    ("returned", value), ("unplain", what), ("signature", text, error), ("raised", kind, message, lines)
+    ("returned", value), ("unplain", what), ("changed",), ("signature", text, error), ("raised", kind, message, lines)
 and before that asks, any number of times, ("callback", number, args, kwargs) of the callables among the arguments;
 the grader answers ("returned", value) or ("raised", kind, message).
 """
@@ -140,6 +140,7 @@ class Child:
                 return wire.pack(("signature", taken, str(error)))
         except Exception:  # some callables have no signature
             pass
+        before = wire.snapshot(args, kwargs)
         try:
             answer: bytes = wire.pack(("returned", function(*args, **kwargs)))
         except wire.NotPlain as error:
@@ -147,7 +148,7 @@ class Child:
         except BaseException as error:
             return self.raised(error)
         self.printed.lines()
-        return answer
+        return answer if wire.snapshot(args, kwargs) == before else wire.pack(("changed",))
 
     def raised(self, error: BaseException) -> bytes:
         try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from labkit.batch.metrics import StepRecord
 from labkit.course.style import (
     BLUE,
+    FLOOR,
     GREEN,
     GREY,
     MEASURED,
@@ -60,16 +61,21 @@ def slots(found: Mapping[int, Sequence[Piece]]) -> dict[int, int]:
 
 
 @styled()
-def gantt(runs: Mapping[str, Sequence[StepRecord]]) -> Figure:
+def gantt(
+    runs: Mapping[str, Sequence[StepRecord]], arrivals: Mapping[str, Sequence[float]] | None = None
+) -> Figure:
     """A timeline for each scheduler on one time axis: a line for each slot, a bar for each request in it.
 
     Args:
         runs: name → the steps of that run.
+        arrivals: name → when its requests arrived, on the same clock as the steps [s]; time then counts from the
+            first of them, so that a wait before the first step is seen. Without, from the first step.
     """
+    came = arrivals or {}
     known = {name: pieces(steps) for name, steps in runs.items()}
     lanes = {name: slots(found) for name, found in known.items()}
     heights = [1 + max(lane.values()) for lane in lanes.values()]
-    origins = {name: steps[0].start for name, steps in runs.items()}
+    origins = {name: min([steps[0].start, *came.get(name, ())]) for name, steps in runs.items()}
     longest = max(steps[-1].end - origins[name] for name, steps in runs.items())
     scale, unit = time_scale(longest)
     drawn, first = figure(9.0, 1.1 + 0.4 * len(runs) + 0.17 * sum(heights))
@@ -80,13 +86,18 @@ def gantt(runs: Mapping[str, Sequence[StepRecord]]) -> Figure:
     for axes, (name, found) in zip(panels, known.items(), strict=True):
         _bars(axes, found, lanes[name], origins[name], scale, longest)
         axes.set_title(name, fontsize=10)
-        axes.set_ylabel("slot", fontsize=9)
+        axes.set_ylabel(f"{max(lanes[name].values()) + 1} slots", fontsize=9)
         axes.set_yticks([])
         axes.grid(visible=False, axis="y")
-    panels[-1].set_xlabel(f"time ({unit})")
+        moments = [(moment - origins[name]) / scale for moment in came.get(name, ())]
+        axes.plot(moments, [-0.8] * len(moments), color=GREY, linestyle="", marker="v", markersize=4)
+    panels[-1].set_xlabel(f"{'time after the first arrival' if came else 'time'} ({unit})")
     panels[-1].set_xlim(0, longest / scale)
-    handles = [patch(STAGE["prefill"]), patch(STAGE["decode"])]
-    drawn.legend(handles, ["prompt (prefill)", "decode"], loc="outside upper right", ncols=2, fontsize=9)
+    handles, names = [patch(STAGE["prefill"]), patch(STAGE["decode"])], ["prompt (prefill)", "decode"]
+    if came:
+        handles += panels[0].plot([], [], color=GREY, linestyle="", marker="v", markersize=4)
+        names.append("somebody arrives")
+    drawn.legend(handles, names, loc="outside upper right", ncols=3, fontsize=9)
     return drawn
 
 
@@ -107,12 +118,12 @@ def _bars(
                 edgecolors="white",
                 linewidth=0.5,
             )
-        _, start, end = max(parts, key=lambda part: part[2] - part[1])
-        if end - start > 0.02 * longest:
+        kind, start, end = max(parts, key=lambda part: part[2] - part[1])
+        if end - start > 0.013 * longest:
             middle = ((start + end) / 2 - origin) / scale
-            colour, name = ink(STAGE["decode"]), str(request - min(found))  # what ran before is not counted
-            axes.text(middle, lane[request], name, ha="center", va="center", fontsize=7, color=colour)
-    axes.set_ylim(max(lane.values()) + 0.6, -0.6)
+            colour, name = ink(STAGE[kind]), str(request - min(found))  # what ran before is not counted
+            axes.text(middle, lane[request], name, ha="center", va="center", fontsize=6.5, color=colour)
+    axes.set_ylim(max(lane.values()) + 0.6, -1.2)
 
 
 @styled()
@@ -151,10 +162,12 @@ def batch_curve(curve: Mapping[int, float], law: Mapping[int, float]) -> Figure:
             textcoords="offset points",
             fontsize=9,
         )
-    right.set_xlim(0, 1.1 * max(curve.values()) / scale)
-    right.set_ylim(0, 1.1 * max(rate.values()))
+    right.set_xlim(0, 1.15 * max(curve.values()) / scale)
+    right.set_yscale("log")
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
+    right.yaxis.set_minor_formatter(lambda value, _: "")
     right.set_xlabel(f"time between tokens ({unit}); numbers: rows")
-    right.set_ylabel("throughput (tokens/s)")
+    right.set_ylabel("throughput (tokens/s, logarithmic)")
     return drawn
 
 
@@ -219,9 +232,9 @@ def load_curve(curves: Mapping[str, Sequence[tuple[float, float]]], *, limit: fl
             color=colour, label=name, marker=markers.get(name, "o"), markersize=5,
         )  # fmt: skip
     if limit is not None:
-        axes.axhline(limit, color=GREY, linewidth=1.0)
+        axes.axhline(limit, **FLOOR)
         axes.annotate(
-            f"{limit:g} s", (1, limit), xytext=(0, 3), xycoords=("axes fraction", "data"),
+            f"people leave: {limit:g} s", (1, limit), xytext=(0, 3), xycoords=("axes fraction", "data"),
             textcoords="offset points", ha="right", fontsize=9,
         )  # fmt: skip
     axes.set_yscale("log")

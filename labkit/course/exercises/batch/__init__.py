@@ -1,6 +1,6 @@
 """The exercises of notebook 03_batch, in the order in which they come."""
 
-from labkit.course.exercises.batch import ageing, law, memory, padding, step, windows
+from labkit.course.exercises.batch import law, memory, padding, priority, step, windows
 
 EXERCISES = (
     *law.EXERCISES,
@@ -8,5 +8,5 @@ EXERCISES = (
     *windows.EXERCISES,
     *step.EXERCISES,
     *memory.EXERCISES,
-    *ageing.EXERCISES,
+    *priority.EXERCISES,
 )

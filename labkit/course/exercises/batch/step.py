@@ -89,8 +89,9 @@ def _check_step(fn: Callable, rng: random.Random) -> None:
     blocks = rng.randint(3, 6)
     _judge(fn, decoding, [(c, (blocks + 2) * size), (e, 1)], 400, blocks, size)
     _judge(fn, decoding, [(c, blocks * size), (e, size)], 400, blocks, size)  # the blocks are all taken then
-    _judge(fn, decoding, [(c, blocks * size + 1)], 5, blocks, size)  # blocks for all, though a piece runs
     _judge(fn, decoding, [(c, blocks * size + 1), (e, size)], 400, blocks, size)  # a token needs a block
+    _judge(fn, decoding, [(c, (blocks + 2) * size)], 5, blocks, size)  # blocks for all, though a piece runs
+    _judge(fn, decoding, [(c, blocks * size + 1)], 5, blocks, size)
     _judge(fn, decoding, [(c, 2 * size), (a, (blocks - 1) * size), (e, size)], 900, blocks, size)
     _judge(fn, decoding, [(c, blocks * size)], 3, blocks, size)
     _judge(fn, [], [], 32, 10, size)
@@ -116,6 +117,7 @@ def _judge(
     if step == want:
         return
     given["want"] = str(list(want.items()))
+    _judge_mistakes(step, want, (running, waiting, budget, free, size), given)
     prompts = {name: prompt for name, prompt, _ in running} | dict(waiting)
     done = {name: count for name, _, count in running}
     for name, count in step.items():
@@ -141,6 +143,38 @@ def _judge(
     )
 
 
+def _judge_mistakes(
+    step: Mapping[str, int],
+    want: Mapping[str, int],
+    asked: tuple[list[Running], list[Waiting], int, int, int],
+    given: dict[str, Any],
+) -> None:
+    """Rules misread, where the whole step is what such a reading gives."""
+    running, waiting, budget, free, size = asked
+    some = {name: count for name, count in step.items() if count}
+    just = next((name for name, prompt, done in running if prompt == done), None)
+    if just is not None:  # decoding taken to begin one token later: those rows get nothing
+        late = [one for one in running if one[1] != one[2]]
+        expect(
+            some != dict(schedule_step(late, waiting, budget, free, size)), "just_done", name=just, **given
+        )
+    joined = [(name, min(prompt, step.get(name, 0))) for name, prompt in waiting]
+    pieces = sum(-(-count // size) for _, count in joined)
+    needed = sum(-(-prompt // size) for name, prompt in waiting if name in step)
+    down = sum(prompt // size for name, prompt in waiting if name in step)
+    cut = any(0 < count < prompt for (_, count), (_, prompt) in zip(joined, waiting, strict=True))
+    if cut and pieces <= free < min(needed, down):
+        expect(False, "blocks_of_piece", name=[name for name, count in joined if count][-1], **given)
+    for count in (
+        lambda one: one[1],
+        lambda one: one[2],
+        lambda one: max(one[1:]),
+    ):  # of prompts, of what is computed
+        held = sum(-(-count(one) // size) for one in running)
+        less = dict(schedule_step(running, waiting, budget, free - held, size))
+        expect(less == want or step != less, "running_blocks", held=held, **given)
+
+
 def _judge_admission(
     step: Mapping[str, int], want: Mapping[str, int], waiting: list[Waiting], given: dict[str, Any]
 ) -> None:
@@ -164,11 +198,11 @@ def _judge_admission(
 
 
 def _plain(got: Any, given: dict[str, Any]) -> dict[str, int]:
-    """What was returned as name → tokens; a list of pairs or a dict, in any order."""
-    items = list(got.items()) if isinstance(got, Mapping) else got
-    expect(isinstance(items, list | tuple), "form", **given)
+    """What was returned as name → tokens; pairs in any order."""
+    expect(not isinstance(got, Mapping), "mapping", **given)
+    expect(isinstance(got, list | tuple), "form", **given)
     step: dict[str, int] = {}
-    for one in items:
+    for one in got:
         expect(isinstance(one, list | tuple) and len(one) == 2 and isinstance(one[0], str), "form", **given)
         count = number(one[1])
         expect(count is not None and count == int(count), "form", **given)
@@ -183,7 +217,7 @@ EXERCISES = [
         notebook="03_batch",
         level="core",
         points=4,
-        minutes=9,
+        minutes=14,
         check=_check_step,
         reference=schedule_step,
     )

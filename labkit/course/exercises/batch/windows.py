@@ -141,7 +141,7 @@ EXERCISES = [
         notebook="03_batch",
         level="core",
         points=3,
-        minutes=7,
+        minutes=11,
         check=_check_batches,
         reference=form_batches,
     )

@@ -2,9 +2,9 @@
 import heapq
 
 
-def serving_order(waiting, ageing):
+def serving_order(waiting, head_start):
     heap = [
-        (arrival + priority * ageing, place, name) for place, (name, arrival, priority) in enumerate(waiting)
+        (arrival + priority * head_start, place, name) for place, (name, arrival, priority) in enumerate(waiting)
     ]
     heapq.heapify(heap)
     return [heapq.heappop(heap)[2] for _ in waiting]

@@ -1,3 +1,3 @@
 # First come, first served.
-def serving_order(waiting, ageing):
+def serving_order(waiting, head_start):
     return [name for name, _, _ in sorted(waiting, key=lambda one: one[1])]

@@ -1,3 +1,3 @@
 # The example's answer.
-def serving_order(waiting, ageing):
+def serving_order(waiting, head_start):
     return ["b", "a", "c"]

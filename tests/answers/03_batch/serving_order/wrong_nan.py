@@ -1,3 +1,3 @@
 # Not a list.
-def serving_order(waiting, ageing):
+def serving_order(waiting, head_start):
     return float("nan")

@@ -1,3 +1,3 @@
 # Serves only the important.
-def serving_order(waiting, ageing):
+def serving_order(waiting, head_start):
     return [name for name, _, priority in waiting if priority < 0]

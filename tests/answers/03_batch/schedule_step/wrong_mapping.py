@@ -1,0 +1,17 @@
+# The right tokens, in a dict.
+def schedule_step(running, waiting, budget, free_blocks, block_size):
+    step = {name: 1 for name, prompt, done in running if done >= prompt}
+    left = budget - len(step)
+    for name, prompt, done in running:
+        piece = min(prompt - done, left)
+        if piece > 0:
+            step[name] = piece
+            left -= piece
+    for name, prompt in waiting:
+        blocks = -(-prompt // block_size)
+        if left == 0 or blocks > free_blocks:
+            break
+        step[name] = min(prompt, left)
+        left -= step[name]
+        free_blocks -= blocks
+    return step
