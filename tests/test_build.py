@@ -1,5 +1,6 @@
 """Sources become notebooks: valid, deterministic, and a wrong source is one clear error."""
 
+import dataclasses
 import json
 import logging
 import os
@@ -15,10 +16,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nbclient import NotebookClient
 
-from labkit import paths
-from labkit.course import edition, exercises, outputs
+from labkit import paths, results
+from labkit.course import edition, exercises, ledger, outputs
 from labkit.course import source as sources
-from labkit.course.build import build, drifted, pristine
+from labkit.course.build import _record_rungs, build, drifted, pristine
 from labkit.course.exercise import Exercise
 from labkit.errors import LabkitError
 
@@ -222,6 +223,21 @@ def test_a_solution_that_fails_is_not_written(home, monkeypatch, statement, says
     with pytest.raises(LabkitError, match=says):
         build(say=lambda _: None)
     assert not (home / "solutions" / "90_demo.ipynb").exists() and not (home / "notebooks").exists()
+
+
+def test_rungs_measured_on_a_gpu_join_the_recorded_ladder(home, tmp_path, monkeypatch):
+    rung = dataclasses.asdict(ledger.Rung("some batching", "labcoder", "x", ttft=0.25, notebook="90_demo"))
+    (tmp_path / ".labkit").mkdir()
+    (tmp_path / ".labkit" / "progress.json").write_text(json.dumps({"ledger": [rung]}))
+    monkeypatch.setattr("labkit.results.device_name", lambda device=None: "Some GPU")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    _record_rungs(tmp_path)
+    assert results.load("ledger", "some-gpu") is None
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    _record_rungs(tmp_path)
+    _record_rungs(tmp_path)
+    (found,) = ledger.recorded("some-gpu")
+    assert (found.name, found.ttft, found.tpot, found.notebook) == ("some batching", 0.25, None, "90_demo")
 
 
 def with_outputs(*given):

@@ -2,11 +2,12 @@
 
 labkit build               both editions of every notebook; a solution is run if a code cell changed
 labkit build 01_profile    of one
-labkit build --execute     run every solution again
+labkit build --execute     run every solution again; on a GPU its rungs go onto the recorded ladder
 labkit build --no-execute  the learner's edition alone
 labkit build --check       compare with the sources, write nothing; 1 when something drifted
 """
 
+import json
 import os
 import tempfile
 import time
@@ -18,7 +19,7 @@ from typing import Any
 from nbformat import NotebookNode
 
 from labkit import paths
-from labkit.course import edition, exercises, outputs, work
+from labkit.course import edition, exercises, ledger, outputs, work
 from labkit.course import source as sources
 from labkit.course.store import write_atomically
 from labkit.errors import LabkitError
@@ -80,10 +81,23 @@ def executed(source: Path, *, cell_seconds: int = CELL_SECONDS) -> NotebookNode:
             ) from None
         seconds = time.perf_counter() - began
         outputs.clean(notebook, [Path(folder)])
+        _record_rungs(Path(folder))
     _number(notebook)
     notebook.metadata["language_info"].pop("version", None)
     notebook.metadata["labkit"]["executed"] = {"seconds": round(seconds, 1), "date": date.today().isoformat()}
     return notebook
+
+
+def _record_rungs(folder: Path) -> None:
+    """On a GPU the rungs that a notebook added to its ledger become part of the ladder recorded on that device."""
+    import torch
+
+    kept = folder / ".labkit" / "progress.json"
+    if not (torch.cuda.is_available() and kept.exists()):
+        return
+    for rung in json.loads(kept.read_bytes())["ledger"]:
+        figures = {field: rung[field] for field in ledger.FIGURES}
+        ledger.record(rung["name"], model=rung["model"], notebook=rung["notebook"], **figures)
 
 
 def with_kept_outputs(source: Path) -> NotebookNode | None:
