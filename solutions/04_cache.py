@@ -333,7 +333,7 @@ print(f"{seven.like}: 10 GB are {many:,.0f} tokens, such as {many / 4096:.1f} ro
 # will say, so it is as long as the limit: 8,192 tokens, reserved for a person who asks a question of fifty.
 # (The cook keeps a whole shelf for each table, in case it orders everything.)
 #
-# Conversations of 64 to 8,192 tokens, all lengths equally likely. Which share of the reserved memory holds
+# Conversations of 64 to 8,192 tokens, spread evenly over that range. Which share of the reserved memory holds
 # nothing?
 
 # %%
@@ -781,8 +781,8 @@ show(tables.warm_and_cold(lm.name, prefix, h200))
 
 # %% [markdown]
 # **It depends on what you wait for.** Where a cold TTFT is nearly all computing, as on a laptop, finding the
-# prefix saves nearly all of it. A big GPU computes a thousand tokens in little more time than Python needs to
-# *launch* the pass: that is notebook 01's **launch-bound** loop, and finding them saves a part only. Four
+# prefix saves nearly all of it. A big GPU computes a thousand tokens in not much more time than Python needs
+# to *launch* the pass: that is notebook 01's **launch-bound** loop, and finding them saves a part only. Four
 # thousand tokens are worth computing even there, and the found prefix shows. The floor of both is the same: one
 # pass of launches. What is saved at any length: arithmetic that other rows can use, and memory that is held
 # once.
@@ -1067,10 +1067,11 @@ ledger.add(
 ledger.show()
 
 # %% [markdown]
-# Compare the rung with *your own* plain model, if it is there: the recorded ladder is another machine's and
-# another model's. Its figures are one person's: TTFT falls with the share of the prompt that was there before, and TPOT
-# is that of a plain step. Memory counts the weights and the blocks of this one row. The second gain, several
-# times as many rows in the same memory, does not show in a ladder of one request: it is section 3's.
+# Compare the rung with *your own* plain model, if it is there: the recorded ladder may be another machine's and
+# another model's. The rung's figures are one person's: TTFT falls with the share of the prompt that was there
+# before, and TPOT is that of a plain step. Memory counts the weights and the blocks of this one row. The second
+# gain, several times as many rows in the same memory, does not show in a ladder of one request: it is section
+# 3's.
 
 # %%
 remove(lm.model)  # the model has its own attention again
@@ -1085,7 +1086,7 @@ here = tables.Figures(
     contiguous=space["contiguous_bytes"],
     paged=space["paged_bytes"],
     gain=gain,
-    batch=(space["largest_batch"]["contiguous"], space["largest_batch"]["paged"]),
+    batch=(batch[words["contiguous"]], batch[words["paged"]]),
     cold=prefix["ttft"]["cold"],
     warm=prefix["ttft"]["warm"],
     shared=prefix["shared"],

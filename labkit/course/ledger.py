@@ -123,7 +123,9 @@ def table(mine: tuple[Rung, ...], theirs: tuple[Rung, ...]) -> Table:
     for rung in every:
         badge = measured_here() if rung in mine else Badge(rung.badge, RECORDED)
         rows.append([rung.name, *(_shown(rung, field) for field in used), rung.model, badge])
-    caption = texts.text("ledger.caption" if not (mine and theirs) else "ledger.two_ladders")
+    places = [{(rung.model, rung.device) for rung in ladder} for ladder in (mine, theirs)]
+    apart = mine and theirs and places[0] != places[1]
+    caption = texts.text("ledger.two_ladders" if apart else "ledger.caption")
     return Table(headers, rows, caption)
 
 

@@ -53,7 +53,7 @@ class Figures:
         token_bytes: KV bytes of one token of a 7B in 16 bits.
         contiguous, paged: bytes of the same conversations under an 8k limit.
         gain: throughput of paged over contiguous in the same memory.
-        batch: largest batches, contiguous and paged.
+        batch: rows at most, contiguous and paged, in the runs that `gain` compares.
         cold, warm: TTFT with a prefix computed and found [s].
         shared: its tokens.
         lossless: best ratio of a lossless codec on labcoder's keys and values.
