@@ -6,9 +6,9 @@
 # time. And what it remembers of everybody's text fills the memory, so that fewer people fit into a batch than
 # the machine could serve.
 #
-# Both are about the **KV cache**: the stock that the kitchen makes ahead so that no dish starts from raw
-# bones, and the fridge that it must fit into. This notebook makes the stock, measures the fridge, packs it
-# without gaps, and lets everybody who ordered the same soup ladle from one pot.
+# Both are about the **KV cache**: what the model keeps of the tokens that it has read. In the kitchen that is
+# stock, made ahead so that no soup starts from nothing, and it must fit into a fridge. This notebook makes the
+# stock, measures the fridge, packs it without gaps, and lets several tables share one pot.
 #
 # **After this notebook you can**
 #
@@ -19,8 +19,8 @@
 # - say when keys and values are worth compressing, and how much time a found prefix saves, where.
 #
 # **You need** notebook 01 (TTFT, TPOT, launch-bound); attention as section 6 there explained it. What a
-# *batch* is: several requests (*rows*) computed in one step. No GPU, no network. Terms:
-# [docs/glossary.md](../docs/glossary.md).
+# *batch* is: several requests (*rows*) computed in one step. Section 3 borrows the engine of notebook 03 once,
+# and says what it does. No GPU, no network. Terms: [docs/glossary.md](../docs/glossary.md).
 #
 # **How long it takes.** The core exercises about 25 minutes; with reading and measuring about an hour and a
 # quarter. Exercises marked *extra* can wait. Run cells one at a time (Shift+Enter); stuck?
@@ -45,8 +45,10 @@ from labkit.cache.attention import install, remove
 from labkit.cache.pack import Chunk, forward
 from labkit.cache.paged import ContiguousCache, PagedCache, token_bytes
 from labkit.cache.recompute import Recompute
+from labkit.cache.room import lengths_of
 from labkit.cache.tables import BlockTables
 from labkit.course import Table, check, ledger, predict, progress, show, texts, widgets
+from labkit.course.display import measured_here, recorded
 from labkit.course.plots import cache as plots
 from labkit.course.tables import cache as tables
 from labkit.models import PRESETS
@@ -54,8 +56,9 @@ from labkit.models import PRESETS
 words = texts.words("04_cache")
 
 # %% [markdown]
-# The ledger so far. Its last rung of yours is where this notebook begins; its column TTFT is what we are
-# after, and memory decides how many people one machine can serve.
+# The ledger so far: what was recorded on a big GPU, and your own rungs, if you have added some. We begin at
+# the rung *plain model*. Its TTFT is what we are after; its memory decides how many people one machine can
+# serve.
 
 # %%
 ledger.show()
@@ -84,7 +87,7 @@ if h200 is None:
 # every step, and one may keep them. That is the whole idea of the KV cache. It changes no result; it only
 # refuses to compute the same thing again.
 #
-# ### Exercise: `cached_attention` · core, 6 minutes
+# ### Exercise: `cached_attention` · core, 8 minutes
 #
 # One decode step. The new token brings a query, a key and a value for each head; the cache holds the keys and
 # values of the tokens before it. The check feeds a text token by token, from an empty cache, and compares
@@ -134,22 +137,37 @@ print(f"largest difference: {(torch.stack(over_cache) - torch.stack(anew)).abs()
 
 # %% [markdown]
 # The same numbers, but for rounding. The rest of the model saves even more: with a cache its layers see one token
-# in each step, without it all of them.
+# in each step, without it all of them. (`torch.cat` copies the whole cache to add one token. A paged cache
+# writes it into its place, and copies nothing.)
 #
-# (`torch.cat` copies the whole cache to add one token; in notebook 01's trace it stood as `cat`. From section
-# 4 on, a new token is written into its place and nothing is copied.)
-#
-# Before you measure: a text has 1,024 tokens. How many times longer does the next token take if everything is
-# computed again, compared with a step over a cache?
+# Now the whole model. For a feeling, one pass over a single token and one over 128, both from nothing:
+
+# %%
+with torch.inference_mode():
+    for count in (1, 128):
+        ids = torch.tensor([text[:count]], device=lm.device)
+        timed = timing.measure(lambda ids=ids: lm.model(ids, use_cache=False), device=lm.device, repeats=5)
+        print(f"a pass over {count:3} tokens: {timing.duration(timed.median)}")
+
+# %% [markdown]
+# A step over a cache is a pass over one token, and looks at what is cached besides. Without a cache, the step
+# is a pass over everything. A text has 1,024 tokens: how many times longer does the next one take without a
+# cache than with it?
 
 # %%
 predict("recompute over cache at 1,024 tokens", None, "×")
 
 # %% [markdown]
-# `labkit` has three caches with one interface: `open` a row, `pack` the tokens to run, `commit` them when
-# they have run, `release` the row. **Recompute** keeps nothing but tokens. **ContiguousCache** gives every
-# row one stretch of memory. **PagedCache** is what this notebook is about. `install` puts an attention into
-# the model that reads from any of them.
+# `labkit` has three caches with one interface. **Recompute** keeps nothing but tokens. **ContiguousCache**
+# gives every row one stretch of memory. **PagedCache** is what this notebook is about. A row's life:
+#
+# - `open(row, tokens)` begins it, and says how many of its tokens need not be computed;
+# - a `Chunk(row, start, ids)` says which tokens of it run in this step, and from which position: first the
+#   whole prompt, then one token at a time;
+# - `pack(chunks)` makes room for them, and `forward` runs the chunks of all rows together;
+# - `commit(row, tokens)` says that they have run; `release(row)` ends the row.
+#
+# `install` puts an attention into the model that reads from any of the three.
 
 # %%
 install(lm.model)
@@ -157,17 +175,17 @@ install(lm.model)
 
 @torch.inference_mode()
 def serve(cache, prompts, count):
-    """`count` greedy tokens after each prompt; all rows go through the model together, in each step."""
-    rows = {number: list(prompt) for number, prompt in enumerate(prompts)}
-    done = {number: cache.open(number, row) for number, row in rows.items()}  # tokens that need not be run
+    """`count` tokens after each prompt, always the likeliest; all rows run together, in each step."""
+    rows = [list(prompt) for prompt in prompts]
+    done = [cache.open(number, row) for number, row in enumerate(rows)]  # tokens that need not run any more
     for _ in range(count):
-        chunks = [Chunk(number, done[number], row[done[number] :]) for number, row in rows.items()]
-        logits = forward(lm, cache.pack(chunks))  # only the last token's of each row
-        for number, token in enumerate(logits.argmax(dim=-1).tolist()):
-            cache.commit(number, rows[number])
-            done[number] = len(rows[number])
-            rows[number].append(token)
-    return [row[-count:] for row in rows.values()]
+        chunks = [Chunk(number, done[number], row[done[number] :]) for number, row in enumerate(rows)]
+        logits = forward(lm, cache.pack(chunks))  # one line a row, that of its last token
+        for number, row in enumerate(rows):
+            cache.commit(number, row)
+            done[number] = len(row)
+            row.append(int(logits[number].argmax()))
+    return [row[-count:] for row in rows]
 
 
 prompts = [text[2000 * row :][:length] for row, length in enumerate((40, 230, 90, 150))]
@@ -191,9 +209,11 @@ print("the same tokens from all three:", len({str(answer) for answer in answers.
 # %% [markdown]
 # The same tokens, and three prices. (In 16 bits two nearly equal candidates may change places once in a
 # while; in 32 bits you will hardly see it.) The first row pays in time and reserves nothing. The other two
-# pay in memory, and the second reserves much more than it uses: remember that for section 3.
+# pay in memory, and the second reserves much more than it uses: remember that for section 3. Which of these
+# two is faster here is chance. And their time is an average over six steps of four rows, the first of which
+# reads four prompts: no single step takes that long, or that short.
 #
-# Now one step alone, over longer and longer texts:
+# So now one step alone, of one row, over longer and longer texts:
 
 # %%
 lengths = (64, 256, 1024, 4096) if big else (64, 256, 1024)
@@ -232,19 +252,19 @@ predict.compare(
 # %% [markdown]
 # ## 2 · What the stock weighs
 #
-# A cache keeps one key and one value for every layer, every KV head and every token of every row:
-#
-# $$\text{KV bytes} = 2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head dim} \cdot \text{tokens}
-# \cdot \text{batch} \cdot \text{bytes per value}$$
+# Every layer keeps the key and the value of every token of every row. A model may have fewer **KV heads** than
+# query heads (*grouped-query attention*, GQA): then several query heads read the same key. Not every argument
+# below is needed.
 #
 # ### Exercise: `kv_bytes` · core, 3 minutes
 
 
 # %% answer="kv_bytes"
-def kv_bytes(layers, kv_heads, head_dim, tokens, batch, bytes_per_value):
+def kv_bytes(layers, heads, kv_heads, head_dim, tokens, batch, bytes_per_value):
     """Bytes of the keys and values of a batch.
 
     layers:          decoder layers
+    heads:           query heads of one layer
     kv_heads:        key/value heads of one layer
     head_dim:        numbers in one key, and in one value
     tokens:          cached tokens of each row
@@ -263,8 +283,15 @@ def kv_bytes(layers, kv_heads, head_dim, tokens, batch, bytes_per_value):
 check.kv_bytes(kv_bytes)
 
 # %% [markdown]
-# The formula against the tensors that are really there, and then for two shapes that everybody runs: the 7B
-# of 2023, which has a KV head for each query head, and an 8B of 2024, where four query heads share one (GQA).
+# In the glossary it stands as
+#
+# $$\text{KV bytes} = 2 \cdot \text{layers} \cdot \text{KV heads} \cdot \text{head dim} \cdot \text{tokens}
+# \cdot \text{batch} \cdot \text{bytes per value}$$
+#
+# The formula against the tensors that are really there. (`PagedCache` adds a **block 0** that no row ever
+# gets: what must be written somewhere and is never read, such as padding, goes there.) Then two shapes that
+# everybody runs: the 7B of 2023, which has a KV head for each query head, and an 8B of 2024, where four query
+# heads share one. Llama-2 itself ends at 4k of context; its longer columns count several rows together.
 
 # %%
 kv_bytes = check.use("kv_bytes", kv_bytes)
@@ -272,13 +299,15 @@ kv_bytes = check.use("kv_bytes", kv_bytes)
 shape = profile.shape_of(lm.config)
 cache = PagedCache(lm, blocks=9, block_size=16)
 there = sum(pages.keys.nbytes + pages.values.nbytes for pages in cache.layers)
-formula = kv_bytes(shape.layers, shape.kv_heads, shape.head_dim, 10 * 16, 1, lm.dtype.itemsize)
-print(f"9 blocks and the reserved one: {there:,} B in memory, {formula:,} B by the formula")
+formula = kv_bytes(shape.layers, shape.heads, shape.kv_heads, shape.head_dim, 10 * 16, 1, lm.dtype.itemsize)
+print(f"9 blocks and block 0: {there:,} B in memory, {formula:,} B by the formula")
 
 rows = []
 for preset in ("7b", "8b"):
     one = PRESETS[preset]
-    bill = [kv_bytes(one.layers, one.kv_heads, one.head_dim, n, 1, 2) for n in (1, 2048, 8192, 32_768)]
+    bill = [
+        kv_bytes(one.layers, one.heads, one.kv_heads, one.head_dim, n, 1, 2) for n in (1, 2048, 8192, 32_768)
+    ]
     rows.append([one.like, *(tables.size(count) for count in bill)])
 show(Table([words["shape_name"], words["per_token"], "2k", "8k", "32k"], rows))
 
@@ -288,14 +317,14 @@ show(Table([words["shape_name"], words["per_token"], "2k", "8k", "32k"], rows))
 
 # %%
 seven = PRESETS["7b"]
-seven_token = kv_bytes(seven.layers, seven.kv_heads, seven.head_dim, 1, 1, 2)
+seven_token = kv_bytes(seven.layers, seven.heads, seven.kv_heads, seven.head_dim, 1, 1, 2)
 many = 10e9 / seven_token
-print(f"{seven.like}: 10 GB are {many:,.0f} tokens, such as {many / 8192:.1f} rows of 8k")
+print(f"{seven.like}: 10 GB are {many:,.0f} tokens, such as {many / 4096:.1f} rows of 4k")
 
 # %% [markdown]
-# One long document, or a few people with a full context: true, and soon too small. The cache soon weighs as
-# much as the weights, and unlike them it grows with every row. **The fridge decides how many orders fit into
-# one batch.**
+# So the claim is right for a handful of people with a full context. With more of them it says too little: soon
+# the cache weighs more than the weights, and unlike them it grows with every row. **The fridge decides how
+# many orders fit into one batch.**
 
 # %% [markdown]
 # ## 3 · The half-empty fridge
@@ -304,7 +333,7 @@ print(f"{seven.like}: 10 GB are {many:,.0f} tokens, such as {many / 8192:.1f} ro
 # will say, so it is as long as the limit: 8,192 tokens, reserved for a person who asks a question of fifty.
 # (The cook keeps a whole shelf for each table, in case it orders everything.)
 #
-# Conversations of 64 to 8,192 tokens, all lengths equally likely. Which share of the reserved memory holds
+# Conversations of 64 to 8,192 tokens, spread evenly over that range. Which share of the reserved memory holds
 # nothing?
 
 # %%
@@ -317,7 +346,9 @@ predict.compare("empty share of a contiguous cache", 100 * space["contiguous_was
 # %% [markdown]
 # **Paging** (Kwon et al. 2023) does what operating systems do. Memory is cut into *blocks* of, say, 16
 # tokens. A row gets a block when it needs one, any free one, and a *block table* remembers which. Then only
-# the last block of a row can be partly empty. How small should a block be?
+# the last block of a row can be partly empty. How small should a block be? (`BlockTables` is the book-keeping
+# of a paged cache without its memory: `reserve` takes blocks for so many tokens, `commit` says that they are
+# filled.)
 
 
 # %%
@@ -331,7 +362,7 @@ def empty_share(lengths, block_size):
     return pool.waste
 
 
-conversations = bench.lengths_of(64)
+conversations = lengths_of(64)
 sizes = (1, 4, 16, 64, 256, 1024, 8192)
 paged = [empty_share(conversations, size) for size in sizes]
 widgets.show_figure(
@@ -346,28 +377,33 @@ widgets.show_figure(
 #
 # What is not wasted can be lent. With the same memory, how much more work gets done? A rush:
 # 24 requests at once, the memory of four rows of 512 tokens, once as four long shelves and once as blocks.
+# `engine_for` puts the engine of notebook 03 around the cache: a waiting row joins at any step, as soon as
+# its prompt fits. The two take turns, three times.
 
 # %%
 load = workload(text, 24, prompts=(16, 128), outputs=(12, 36), seed=4)
-speed, batch = {}, {}
-for name, size in ((words["contiguous"], 512), (words["paged"], 16)):
-    with engine_for(lm, blocks=4 * 512 // size, block_size=size, rows=64, share=False) as engine:
-        engine.run([load[0].request])  # warm-up
-        run = replay(engine, load)
-        speed[name] = run.tokens_per_second
-        batch[name] = max(len(step.rows) for step in engine.metrics.steps)
+speeds = {words["contiguous"]: [], words["paged"]: []}
+batch = {}
+for _ in range(3):
+    for name, size in ((words["contiguous"], 512), (words["paged"], 16)):
+        with engine_for(lm, blocks=4 * 512 // size, block_size=size, rows=64, share=False) as engine:
+            engine.run([load[0].request])  # warm-up
+            speeds[name].append(replay(engine, load).tokens_per_second)
+            batch[name] = max(len(step.rows) for step in engine.metrics.steps)
+speed = {name: statistics.median(runs) for name, runs in speeds.items()}
 gain = speed[words["paged"]] / speed[words["contiguous"]]
-for name in speed:
-    print(f"{name:>10}: {speed[name]:,.0f} tokens/s, at most {batch[name]} rows in a step")
+for name, runs in speeds.items():
+    spread = f"{min(runs):,.0f} to {max(runs):,.0f}"
+    print(f"{name:>10}: {speed[name]:,.0f} tokens/s ({spread}), at most {batch[name]} rows in a step")
 print(f"{gain:.2f} × the throughput in the same memory")
 
 # %% [markdown]
-# (`engine_for` puts an engine with continuous batching around the cache; notebook 03 built its scheduler.)
 # More rows share each reading of the weights, so throughput rises, though less than the batch: each row
-# brings its own cache to read and its own token to compute.
+# brings its own cache to read and its own token to compute. (Nor do all 24 run at once: a row joins only if
+# its whole prompt fits, and a few blocks stay free for those who are talking.)
 #
 # **The claim** says: at 8k of context 48 GB become 22 GB, and throughput 2.3 times as much. In numbers, for
-# our conversations, and for the same ones on the recorded GPU:
+# conversations of every length up to that limit, here and on the recorded GPU:
 
 # %%
 show(tables.room(lm.name, space, h200))
@@ -375,12 +411,13 @@ show(tables.room(lm.name, space, h200))
 # %% [markdown]
 # The ratio of memory is a property of *the lengths*, not of paging: it is the limit divided by the mean
 # length, a little less for the last blocks. Where everybody fills the context, paging saves nothing; where
-# most say little, it saves far more than the claim says.
+# most say little, it saves far more than the claim says. (The largest batch depends on the memory that
+# happens to be free: run the cell again and the numbers move, their ratio hardly.)
 #
-# And the throughput? If a record is shown, look at its last row: the batch grows by three quarters, the tokens
-# per second by far less. At several thousand tokens a row, most of a step is spent on reading *keys and
-# values*, and paging does not make anybody's history shorter. More rows share the reading of the weights only;
-# the gain is large where contexts are short, as in your run above, and small where they are long.
+# And the throughput? If a record is shown, compare the factors in its last two rows: the tokens per second
+# grow less than the batch. At several thousand tokens a row, most of a large step is spent on reading *keys
+# and values*, and paging does not make anybody's history shorter. More rows share the reading of the weights
+# only; the gain is large where contexts are short, as in your run above, and small where they are long.
 
 # %% [markdown]
 # ## 4 · The block table
@@ -388,7 +425,7 @@ show(tables.room(lm.name, space, h200))
 # Position $p$ of a row lies in entry $\lfloor p / \text{size} \rfloor$ of its table, at place $p \bmod
 # \text{size}$ of that block. The attention kernel does this look-up for every key it reads: a *gather*.
 #
-# ### Exercise: `paged_gather` · core, 5 minutes
+# ### Exercise: `paged_gather` · core, 6 minutes
 #
 # A case to think with: blocks of 4 tokens, table `[7, 2]`. Position 5 is in the second block of the row,
 # which is block 2 of the store, at place 1.
@@ -414,21 +451,20 @@ def paged_gather(store, table, positions):
 check.paged_gather(paged_gather)
 
 # %% [markdown]
-# Watch a pool fill, block by block. Four people, A to D; a pool of 24 blocks of 4 tokens. Everybody but C
-# begins with the same 8 tokens. A box is coloured as far as it is filled; two letters in a box are two rows
-# that read *the same* memory. Hatched: nobody holds it, but its content is kept in case somebody asks for it
-# again.
+# Watch a pool fill, block by block: move the slider from 0. Four people, A to D; a pool of 24 blocks of 4
+# tokens. Everybody but C begins with the same 8 tokens. A box is a block, its bar is as long as the block is
+# full; two letters are two rows that read *the same* memory. Hatched: nobody holds it, but its content is kept
+# in case somebody asks again. Below the boxes, the rows' **block tables**.
 
 # %%
 pool = BlockTables(24, 4)
 hello = text[:8]
-said = {}
-story = []
+said, found, story = {}, {}, []
 
 
 def moment(title):
     """Keep what the pool looks like now."""
-    story.append(plots.frame(f"{len(story)} · {title}", pool))
+    story.append(plots.frame(f"{len(story)} · {title}", pool, found))
 
 
 def say(row, tokens):
@@ -441,7 +477,7 @@ def say(row, tokens):
 def arrive(row, tokens):
     """A row begins with what is there of its tokens, and stores the rest."""
     said[row] = []
-    pool.open(row, tokens)
+    found[row] = pool.open(row, tokens) // 4  # blocks
     say(row, tokens)
 
 
@@ -452,30 +488,41 @@ arrive(1, hello + text[200:206])
 moment("B begins alike: the first two blocks are shared")
 arrive(2, text[300:309])
 moment("C begins differently and shares nothing")
-for _ in range(3):
+for more in (3, 6, 9):
     for row in (0, 1, 2):
         say(row, text[400 + row : 403 + row])
-    moment("everybody has said three tokens more")
+    moment(f"everybody has said {more} tokens more")
 pool.release(1)
 moment("B leaves; what it had filled stays, in case somebody asks again")
 pool.release(0)
 moment("A leaves; now nobody holds the shared beginning")
 arrive(3, hello + text[200:206] + text[500:503])
-moment("D begins like B: found, not computed")
+moment("D begins like B, and finds what B had computed")
 
-widgets.explore(lambda moment: plots.pool(story[moment]), words["pool"], moment=list(range(len(story))))
+every = list(range(len(story)))
+widgets.explore(lambda moment: plots.pool(story[moment]), words["pool"], start={"moment": 0}, moment=every)
+
+# %% [markdown]
+# Four of these moments side by side:
+
+# %%
+widgets.show_figure(plots.pools([story[at] for at in (2, 6, 8, 9)]), words["pools"])
 
 # %% [markdown]
 # Neighbouring tokens of a row lie anywhere. Does reading them from scattered places cost speed? A recorded
-# answer for attention over a full GPU's worth of blocks:
+# answer, for attention over blocks in random order. It is compared with *plain reading*: one large array from
+# end to end, measured on the same GPU. (MHA, *multi-head attention*: a KV head for each query head, 32 here.
+# GQA: 8 KV heads, each read by four query heads.)
 
 # %%
 if h200:
     show(tables.kernels(h200))
+    print(tables.slowest(h200))
 
 # %% [markdown]
-# A block is a few kilobytes in one piece, long enough for the memory to run at its pace. Only a single row
-# with few KV heads leaves bandwidth unused: it is too little work to keep the whole device busy.
+# A block is a few kilobytes in one piece, long enough for the memory to run at its pace. Bandwidth is left
+# unused where there is little to read at once, as with a single row and few KV heads: too little work to keep
+# the whole device busy.
 
 # %% [markdown]
 # ## 5 · Shared, so be careful
@@ -483,9 +530,10 @@ if h200:
 # When two rows hold one block, neither may throw it away, and neither may write into it. Each block has a
 # **reference count**: how many rows hold it.
 #
-# ### Exercise: `release_row` · core, 3 minutes
+# ### Exercise: `release_row` · extra, 3 minutes
 #
-# A row ends. Its blocks go back, but only those that nobody else holds.
+# A row ends. Its blocks go back, but only those that nobody else holds. (Block 0 is reserved, remember: nobody
+# holds it, and it is never among the free ones.)
 
 
 # %% answer="release_row"
@@ -493,10 +541,12 @@ def release_row(table, counts, free):
     """Give back the blocks of a row that ends.
 
     table:  list of the row's blocks, each once
-    counts: list, counts[block] is the number of rows that hold the block, this one included
-    free:   list of the blocks that nobody holds
+    counts: list, counts[block] is the number of rows that hold the block, this one included;
+            counts[0] is 0 and stays so, for block 0 is reserved
+    free:   list of the blocks that a row may be given
 
-    Returns (counts, free), as they are afterwards; the order of free does not matter.
+    Returns (counts, free), as they are afterwards: the same lists or new ones. The order of free does not
+    matter.
     """
     ### BEGIN SOLUTION
     counts, free = list(counts), list(free)
@@ -512,7 +562,7 @@ def release_row(table, counts, free):
 check.release_row(release_row)
 
 # %% [markdown]
-# ### Exercise: `room_for_token` · extra, 10 minutes
+# ### Exercise: `room_for_token` · extra, 11 minutes
 #
 # A service may draw three answers to one prompt. All three hold the prompt's blocks, the partly filled last
 # one too; then each writes its own next token. **Copy-on-write**: whoever writes into a block that others
@@ -526,7 +576,7 @@ def room_for_token(table, length, counts, free, block_size):
 
     table:      list of the row's blocks; they hold its first `length` tokens
     counts:     list, counts[block] is the number of rows that hold the block
-    free:       list of the blocks that nobody holds
+    free:       list of the blocks that a row may be given; reserved block 0 is never among them
     block_size: tokens in a block
 
     Returns (table, counts, free, copy) as they are afterwards. copy is None, or (from, to): the block whose
@@ -562,7 +612,7 @@ room_for_token = check.use("room_for_token", room_for_token)
 release_row = check.use("release_row", release_row)
 
 samples = {name: [1, 2, 3] for name in "ABC"}
-counts, free = [0, 3, 3, 3] + [0] * 8, list(range(4, 12))
+counts, free = [0, 3, 3, 3] + [0] * 8, list(range(4, 12))  # block 0 is reserved
 for name, table in samples.items():
     samples[name], counts, free, copy = room_for_token(table, 40, counts, free, 16)
     print(f"{name}: {samples[name]}, copy {copy}, count of block 3 now {counts[3]}")
@@ -623,8 +673,9 @@ def prefix_lookup(tokens, published, fingerprint, block_size):
 check.prefix_lookup(prefix_lookup)
 
 # %% [markdown]
-# A file of 100 tokens was served before. Now it comes back with tokens 70 and 71 in each other's place, and the
-# fingerprint is bad on purpose: it does not notice.
+# A file of 100 tokens was served before. Now it comes back, four times: as it was; with more behind it; with
+# tokens 70 and 71 in each other's place; with another first token. The fingerprint is bad on purpose: it does
+# not look at the order.
 
 # %%
 prefix_lookup = check.use("prefix_lookup", prefix_lookup)
@@ -635,12 +686,26 @@ def weak(tokens):
     return sum(tokens)
 
 
-served, edited = text[:100], text[:70] + [text[71], text[70]] + text[72:100]
+served = text[:100]
 published = {weak(served[:end]): (end // 16, served[:end]) for end in range(16, 101, 16)}
-found = prefix_lookup(edited, published, weak, 16)
-print(f"blocks {found}: {16 * len(found)} tokens found, {len(edited) - 16 * len(found)} to compute")
+swapped = [*served[:70], served[71], served[70], *served[72:]]
+prompts = {
+    "as it was": served,
+    "more behind it": text[:130],
+    "70 and 71 swapped": swapped,
+    "another first token": [served[0] + 1, *served[1:]],
+}
+for name, prompt in prompts.items():
+    blocks = prefix_lookup(prompt, published, weak, 16)
+    print(f"{name:>19}: {16 * len(blocks):2} of {len(prompt)} tokens found")
+trusted = [end for end in range(16, 100, 16) if weak(swapped[:end]) in published]
+print(f"trusting the fingerprint, the swapped file would have found {max(trusted)}, with wrong keys in them")
 
 # %% [markdown]
+# An edit at the end finds almost everything. An edit at the top finds nothing, and that is right: everything
+# behind it has changed. So put what changes *last* in a prompt: a date at the top of a system prompt empties
+# the cache once a day, a session id with each request.
+#
 # (Comparing the whole beginning for each block is quadratic. `labkit/cache/prefix.py` gives every published
 # block a name, and finds the next one by *(name of the block before, own tokens)*: the same rule, in linear
 # time.)
@@ -667,16 +732,19 @@ def hit_rate(count, blocks, system=256, turns=4):
 
 
 counts, scarce = (1, 2, 4, 8, 12, 16), 48
+asked = sum(256 + 48 + 80 * turn for turn in range(4))  # prompt tokens of one conversation
+system_alone = [256 * (4 - 1 / count) / asked for count in counts]  # its very first turn finds nothing
 rates = {
     words["plenty"]: [hit_rate(count, blocks=2000) for count in counts],
     words["scarce"].format(tokens=scarce * 16): [hit_rate(count, blocks=scarce) for count in counts],
 }
-widgets.show_figure(plots.hit_rates(counts, rates), words["hit_rates"])
+widgets.show_figure(plots.hit_rates(counts, rates, system_alone, words["system_alone"]), words["hit_rates"])
 
 # %% [markdown]
 # With room, the rate *rises*: the system prompt is computed once, whoever comes later finds it. In the small
 # pool the histories push each other out before their turn comes again, least recently used first. What stays
-# is what everybody uses: the system prompt. A good eviction rule keeps the pot that is ladled from most.
+# is what everybody uses: the rate settles at what the system prompt alone gives (dotted). A good eviction rule
+# keeps the pot that is ladled from most.
 #
 # What is a found prefix worth? Before you look: a prompt of 1,024 shared tokens and 64 of its own. Found, its
 # TTFT is which share of the computed one?
@@ -685,7 +753,7 @@ widgets.show_figure(plots.hit_rates(counts, rates), words["hit_rates"])
 predict("TTFT found, share of computed", None, "%")
 
 # %%
-prefix = bench.prefix(lm, text, shared=1024, own=64, repeats=3, warmup=1)
+prefix = bench.prefix(lm, text, shared=1024, own=64, repeats=5, warmup=1)
 predict.compare("TTFT found, share of computed", 100 * prefix["ttft"]["warm"] / prefix["ttft"]["cold"], "%")
 
 # %%
@@ -705,20 +773,19 @@ axes = {axis: sorted({cell[axis] for cell in grid}) for axis in ("shared", "own"
 widgets.explore(draw, words["prefix"], **axes)
 
 # %% [markdown]
-# Finding costs nothing worth a name, so TTFT stays near that of the own tokens alone. On a laptop, that is.
-# Now the recorded GPU:
+# Looking a prefix up costs nothing worth a name. Still the lower line climbs a little: the own tokens are
+# computed, and they attend to the whole prefix, found or not. Beside your figures, the recorded GPU's:
 
 # %%
 show(tables.warm_and_cold(lm.name, prefix, h200))
 
 # %% [markdown]
-# **It depends on what you wait for.** On a laptop nearly all of a cold TTFT is computing, so finding the prefix
-# saves nearly all of it. The recorded H200 computes a thousand tokens in little more time than Python needs to
-# *launch* the pass: it is notebook 01's **launch-bound** loop, and finding them saves a part only. (When that
-# machine's processor was busy with other work, the found prefix was even the slower one.) Four thousand tokens
-# are worth computing, and there the found prefix shows. The floor of both is the same: one pass of launches.
-# Notebook 05 lowers it. What is saved at any length: arithmetic that other rows can use, and memory that is
-# held once.
+# **It depends on what you wait for.** Where a cold TTFT is nearly all computing, as on a laptop, finding the
+# prefix saves nearly all of it. A big GPU computes a thousand tokens in not much more time than Python needs
+# to *launch* the pass: that is notebook 01's **launch-bound** loop, and finding them saves a part only. Four
+# thousand tokens are worth computing even there, and the found prefix shows. The floor of both is the same: one
+# pass of launches. What is saved at any length: arithmetic that other rows can use, and memory that is held
+# once.
 
 # %% [markdown]
 # ## 7 · A smaller stock
@@ -727,7 +794,7 @@ show(tables.warm_and_cold(lm.name, prefix, h200))
 # error that must be measured. **Out of use**, a history moved to the host's memory, compressed *without any
 # loss*.
 #
-# ### Exercise: `int8_kv` · extra, 9 minutes
+# ### Exercise: `int8_kv` · extra, 7 minutes
 #
 # Whole numbers from −127 to 127 and a scale, $x \approx \text{int8} \cdot \text{scale}$, with one scale **for
 # each token and head**: a token's key is written once and never touched again, and no loud token makes its
@@ -755,9 +822,9 @@ def int8_kv(x):
 check.int8_kv(int8_kv)
 
 # %% [markdown]
-# Real keys and values: those of a text in the second layer, read from a paged cache with your gather.
-# Attention with the rounded ones, against attention with the originals; then the same with a single scale for
-# the whole tensor:
+# Real keys and values: those of a text in the second layer, read from a paged cache with your gather. (The
+# queries are random numbers: only the rounding of what is kept is on trial.) Attention with the rounded ones,
+# against attention with the originals; then the same with a single scale for the whole tensor:
 
 # %%
 paged_gather = check.use("paged_gather", paged_gather)
@@ -798,10 +865,14 @@ for name, rounded in (("a scale for each token and head", fine), ("one scale for
     print(f"{name:>32}: attention is off by {off.norm() / true.norm():.2%}")
 
 # %% [markdown]
+# With one scale for everything, the loudest token sets the step for all others; with a scale of its own each
+# token is rounded as finely as it can be. The finer scales cost four bytes a token and head.
+#
 # What counts is the model's answer, not one layer. The next table runs a text through **labcoder** with a
-# plain and with an int8 cache and compares its predictions; and it compresses every block of the plain cache
-# (as 16-bit numbers) with three codecs, each restored bit for bit. Quality is a property of a trained model:
-# these figures are labcoder's, measured on labcoder, and say nothing about another model's.
+# plain and with an int8 cache and compares its predictions. And it compresses every block of the plain cache
+# (as 16-bit numbers) with three *codecs*, pairs of functions that pack bytes and unpack them: zlib, its
+# Huffman stage alone, and lzma. Quality is a property of a trained model: these figures are labcoder's,
+# measured on labcoder, and say nothing about another model's.
 
 # %%
 codecs = kv_study.compression(tokens=1024)
@@ -809,7 +880,10 @@ show(tables.compressions(codecs, h200))
 print("restored bit for bit:", all(one["exact"] for one in codecs["lossless"]))
 
 # %% [markdown]
-# Half the bytes for a change that hardly ever alters a choice; that is why int8 (or fp8) caches are common.
+# Half the bytes, and a choice altered once in a while: the table says how rarely, and that is the price. Many
+# services pay it with int8 or fp8 caches. (Where two KL figures stand there, they differ because a GPU computes
+# in 16 bits, whose own rounding comes on top, and because the recorded text is longer.)
+#
 # Lossless is a different bargain: it saves about a third. The sign and exponent of neighbouring numbers
 # resemble each other and compress well; the mantissas are noise and do not. So about half of the bytes stay
 # as they are, whatever the codec.
@@ -831,120 +905,114 @@ def restored_per_second(token_size):
 
 
 own_token = token_bytes(lm) * 2 // lm.dtype.itemsize  # in 16 bits
-back = {
-    words["here"].format(model=lm.name): (
-        (1024 + 64) / prefix["ttft"]["cold"],
-        restored_per_second(own_token),
-    )
-}
+computed = (prefix["shared"] + prefix["own"]) / prefix["ttft"]["cold"]
+back = {words["here"].format(model=lm.name): (computed, restored_per_second(own_token), measured_here())}
 if h200:
     kept = h200["figures"]
     again = (kept["prefix"]["shared"] + kept["prefix"]["own"]) / kept["prefix"]["ttft"]["cold"]
     model = words["there"].format(model=kept["model"])
-    back[model] = (again, restored_per_second(kept["token_bytes"]["plain"]))
+    back[model] = (again, restored_per_second(kept["token_bytes"]["plain"]), recorded(h200))
 show(tables.restoring(back))
 
 # %% [markdown]
-# **Another honest loss.** A GPU computes the keys and values of a 7B far faster than a processor unpacks
-# them. So lossless compression on the host buys *room*, not time; it pays where computing is slow or a
-# history is very long (the attention of its prefill grows with the square), or where the device itself
-# unpacks. For a small model on a slow device the balance can tip the other way. The table decides, not the
-# article.
+# **Room, or time as well?** A small model on a slow device computes slowly and has few bytes a token: there
+# unpacking can win. A GPU computes the keys and values of a 7B far faster than a processor unpacks them: there
+# lossless compression on the host buys *room*, and costs time. It pays again where a history is very long (the
+# attention of its prefill grows with the square), or where the device itself unpacks.
 
 # %% [markdown]
 # ## 8 · Bug hunt
 #
-# A prefix cache in a few lines, as one finds them. It hashes each block's tokens, keeps the number of the
-# block, and looks the next prompt's blocks up. Somebody opens a file; the service answers. Then she deletes
-# the first lines, and asks again at the same place. Run it.
+# A prefix cache in a few lines, as one finds them. It keeps section 6's rules: a block is found by the whole
+# text up to its end, token by token. It counts who holds a block, and gives out only blocks that nobody holds.
+# Instead of keys and values its memory holds the tokens themselves, so that we can *read* what a row attends
+# to. A opens her file and leaves; B opens his and leaves; A comes back. Run it.
 
 
 # %%
 class Shelf:
-    """Finds blocks again by what they hold."""
+    """Blocks of 16 tokens, and where each beginning of a text lies."""
 
-    def __init__(self, block_size):
-        self.size, self.known = block_size, {}
+    def __init__(self, blocks):
+        self.memory, self.known = {}, {}
+        self.counts, self.free = [0] * (blocks + 1), list(range(1, blocks + 1))
 
-    def key(self, tokens, end):
-        return hash(tuple(tokens[end - self.size : end]))
+    def take(self):
+        """A block that nobody holds."""
+        return self.free.pop(0)
 
-    def put(self, tokens, blocks):
-        for index in range(len(tokens) // self.size):
-            self.known[self.key(tokens, (index + 1) * self.size)] = blocks[index]
+    def open(self, tokens):
+        """The block table of a text: what is known is found, the rest computed."""
+        table = []
+        for end in range(16, len(tokens) + 1, 16):
+            block = self.known.get(tuple(tokens[:end]))
+            if block is None:
+                block = self.take()
+                self.memory[block] = tokens[end - 16 : end]
+                self.known[tuple(tokens[:end])] = block
+            elif self.counts[block] == 0:
+                self.free.remove(block)
+            self.counts[block] += 1
+            table.append(block)
+        return table
 
-    def find(self, tokens):
-        found = []
-        for end in range(self.size, len(tokens), self.size):
-            if self.key(tokens, end) not in self.known:
-                break
-            found.append(self.known[self.key(tokens, end)])
-        return found
-
-
-@torch.inference_mode()
-def complete(cache, row, tokens, shelf=None, count=14):
-    """`count` greedy tokens after `tokens`, beginning with the blocks that the shelf finds."""
-    cache.open(row, tokens)
-    found = shelf.find(tokens) if shelf else []
-    cache.tables.pool.share(found)
-    cache.tables.rows[row].blocks = list(found)
-    done, line = 16 * len(found), list(tokens)
-    for _ in range(count):
-        logits = forward(lm, cache.pack([Chunk(row, done, line[done:])]))
-        done = len(line)
-        line.append(int(logits[0].argmax()))
-    if shelf:
-        shelf.put(tokens, cache.tables.rows[row].blocks)
-    return lm.decode(line[len(tokens) :]), 16 * len(found)
+    def close(self, table):
+        """End a row; what nobody holds is free, and can still be found."""
+        for block in table:
+            self.counts[block] -= 1
+            if self.counts[block] == 0:
+                self.free.append(block)
 
 
-opened = text[:408]
-shortened = opened[64:]  # she deleted the first 64 tokens
-cache, shelf = PagedCache(lm, blocks=200, block_size=16, share=False), Shelf(16)
-complete(cache, 0, opened, shelf)
-wrong, hits = complete(cache, 1, shortened, shelf)
-right, _ = complete(cache, 2, shortened)
-print(f"{hits} of {len(shortened)} tokens found")
-print("with the shelf:", repr(wrong))
-print("computed:      ", repr(right))
+def reads(shelf, tokens):
+    """What a row with this text attends to; the row ends at once."""
+    table = shelf.open(tokens)
+    shelf.close(table)
+    return [token for block in table for token in shelf.memory[block]]
+
+
+hers, his = text[:64], text[5000:5064]
+shelf = Shelf(blocks=6)
+print("A reads her own file:", reads(shelf, hers) == hers)
+print("B reads his own file:", reads(shelf, his) == his)
+again = reads(shelf, hers)
+print(f"A, back again: all her tokens were found. She reads\n{'─' * 60}\n{lm.decode(again)}\n{'─' * 60}")
+print(f"and should read\n{'─' * 60}\n{lm.decode(hers)}\n{'─' * 60}")
 
 # %% [markdown]
-# A splendid hit rate, tokens compared through a good hash, and the answer is nonsense. Nothing crashed, and a
-# test that sends the same prompt twice passes. What is wrong? Decide before you read on.
+# A hit rate to be proud of, every token compared, and A reads B's text. Nothing crashed, and a test that sends
+# the same prompt twice passes. What is wrong? Decide before you read on.
 #
 # <details><summary>What is wrong?</summary>
 #
-# The key is made of the block's own tokens only. But the keys and values in it were computed *after other
-# text, and at other positions*: the block knows 64 tokens that are not there any more, and its rotary
-# positions are 64 too high, beyond the very token that asks. A block is what it holds **and everything before
-# it**.
+# When B needed more blocks than had never been used, he was given some of A's: free ones, rightly. They were
+# overwritten. But `known` went on saying that A's text lies there. The tokens that the look-up compares are
+# those of the *key*, not those that the block holds now.
 #
 # </details>
 #
-# Repaired, in one line: the key is the whole beginning. (The tokens themselves, not their hash: a collision
-# would hand one customer's text to another.)
+# Repaired, in one line: whoever takes a block out of the free ones **unpublishes** what it held.
 
 
 # %%
 class SafeShelf(Shelf):
-    """Finds blocks again by the whole text up to their end."""
+    """Forgets where a text lay before its block is given out again."""
 
-    def key(self, tokens, end):
-        return tuple(tokens[:end])
+    def take(self):
+        """A block that nobody holds, and that nobody can find any more."""
+        block = self.free.pop(0)
+        self.known = {key: place for key, place in self.known.items() if place != block}
+        return block
 
 
-shelf = SafeShelf(16)
-complete(cache, 3, opened, shelf)
-safe, hits_now = complete(cache, 4, shortened, shelf)
-again, hits_again = complete(cache, 5, opened[:400] + text[700:708], shelf)
-print(f"shortened file: {hits_now} tokens found, as computed: {safe == right}")
-print(f"the first file with another ending: {hits_again} tokens found")
+shelf = SafeShelf(blocks=6)
+for name, file in (("A", hers), ("B", his), ("A again", hers)):
+    print(f"{name:>7} reads the own file: {reads(shelf, file) == file}")
 
 # %% [markdown]
-# The edit at the top now finds nothing, and that is right: everything behind it has changed. An edit at the
-# end finds almost everything. (So put what changes *last* in a prompt: a date at the top of a system prompt
-# empties the cache once a day, a session id with each request.)
+# `labkit` has this line too: its pool calls `evicted` with a block's number just before it gives the block out
+# again (`labkit/cache/pool.py`). It also prefers blocks whose content nobody can ask for, and takes the end of
+# a text before its beginning: without the beginning, the end cannot be found.
 
 # %% [markdown]
 # ## 9 · The rung
@@ -999,9 +1067,11 @@ ledger.add(
 ledger.show()
 
 # %% [markdown]
-# The rung's figures are one person's: TTFT falls with the share of the prompt that was there before, and TPOT
-# is that of a plain step. Memory counts the weights and the blocks of this one row. The second gain, several
-# times as many rows in the same memory, does not show in a ladder of one request: it is section 3's.
+# Compare the rung with *your own* plain model, if it is there: the recorded ladder may be another machine's and
+# another model's. The rung's figures are one person's: TTFT falls with the share of the prompt that was there
+# before, and TPOT is that of a plain step. Memory counts the weights and the blocks of this one row. The second
+# gain, several times as many rows in the same memory, does not show in a ladder of one request: it is section
+# 3's.
 
 # %%
 remove(lm.model)  # the model has its own attention again
@@ -1016,29 +1086,30 @@ here = tables.Figures(
     contiguous=space["contiguous_bytes"],
     paged=space["paged_bytes"],
     gain=gain,
-    batch=(space["largest_batch"]["contiguous"], space["largest_batch"]["paged"]),
+    batch=(batch[words["contiguous"]], batch[words["paged"]]),
     cold=prefix["ttft"]["cold"],
     warm=prefix["ttft"]["warm"],
     shared=prefix["shared"],
     lossless=max(one["ratio"] for one in codecs["lossless"]),
+    shape=seven.like,
 )
 show(tables.claims(here, h200))
 
 # %% [markdown]
 # **Why they differ**
 #
-# - *10 GB more* (14): the formula is exact; "long context" is not a number. It is reached by the tokens
+# - *10 GB more*: the formula is exact; "long context" is not a number. It is reached by the tokens
 #   shown, over all rows together, with a KV head for each query head. A model with GQA needs a fraction of
 #   it.
-# - *48 → 22 GB* (15): the ratio is the limit over the mean length of the conversations. Ours are uniform up
+# - *48 → 22 GB*: the ratio is the limit over the mean length of the conversations. Ours are spread evenly up
 #   to the limit, so it is a little under 2; the claim's conversations are a bit shorter. It says nothing
 #   about paging itself, whose own waste is half a block a row.
-# - *2.3 ×* (15): it needs the condition that memory limits the batch and that reading weights limits the
+# - *2.3 ×*: it needs the condition that memory limits the batch and that reading weights limits the
 #   step. The gain here is measured in the same memory, on short requests under a limit of 512 tokens; the
 #   recorded GPU decoded long conversations under a limit of 8k, where reading their histories limits the step.
-# - *Computed once* (15): true, and exact. How much *time* it saves depends on what the pass waits for: nearly
-#   everything on a laptop, a part on a GPU that waits for its launches.
-# - *Losslessly compressed* (15): true, by about a third (the table shows what is left), measured on labcoder.
+# - *Computed once*: true, and exact. How much *time* it saves depends on what the pass waits for: nearly
+#   everything where it computes, a part where it waits for its launches.
+# - *Losslessly compressed*: true, by about a third (the table shows what is left), measured on labcoder.
 #   It buys room in the host's memory. Coming back, it is slower than computing again on a GPU.
 
 # %% [markdown]
@@ -1048,8 +1119,8 @@ show(tables.claims(here, h200))
 #   is not.)
 # - *"Paging makes attention slower."* A gather over blocks of some kilobytes runs near full bandwidth; see
 #   section 4.
-# - *"Prefix caching is a hash table of blocks."* It is a tree of texts. Section 8 shows what the hash table
-#   does.
+# - *"A block is found by the tokens in it."* By the whole text up to its end: the same lines behind another
+#   beginning have other keys and values, and stand at other positions.
 # - *"A higher hit rate is a lower latency."* It is less work. Less work is less time only where work is what
 #   one waits for.
 # - *"GQA makes attention cheaper to compute."* It makes the cache smaller and cheaper to *read*; each query
@@ -1097,12 +1168,12 @@ show(tables.claims(here, h200))
 # %% [markdown]
 # **Where this is used.** vLLM (PagedAttention and automatic prefix caching), SGLang (RadixAttention: the same
 # tree), TensorRT-LLM and transformers' continuous batching all keep KV in blocks with tables. Hosted models
-# sell "cached input tokens" at a discount: section 6 is why, and section 8 is what they must not get wrong.
+# sell "cached input tokens" at a discount: section 6 is why, and section 8 one way to get it wrong.
 # LMCache and Mooncake move blocks to hosts and disks: section 7 is their arithmetic.
 #
-# **What next.** The recorded GPU has told you twice that it waits for its launches: a thousand tokens less
-# saved only a part of the time. The next notebook, `05_fuse`, makes the walks between stations shorter, and
-# then what you saved here begins to show.
+# **What next.** On a big GPU a thousand tokens less saved only a part of the time: it waits for its launches.
+# The next notebook, `05_fuse` (it is coming), makes the walks between stations shorter, and then what you saved
+# here begins to show.
 
 # %%
 progress.show("04_cache")

@@ -5,10 +5,11 @@ import random
 import pytest
 
 from labkit.cache.tables import BlockTables
+from labkit.course.display import measured_here, recorded
 from labkit.course.plots import cache as plots
 from labkit.course.tables import cache as tables
 
-HERE = tables.Figures("here", 524_288, 100e9, 50e9, 1.9, (4, 9), 0.5, 0.05, 1024, 1.5)
+HERE = tables.Figures("here", 524_288, 100e9, 50e9, 1.9, (4, 9), 0.5, 0.05, 1024, 1.5, "Llama-2-7B")
 
 
 def record():
@@ -22,6 +23,7 @@ def record():
             "model": "labcoder@7b",
             "token_bytes": {"plain": 524_288},
             "room": {
+                "rows": 28,
                 "contiguous_bytes": 120e9,
                 "paged_bytes": 66e9,
                 "largest_batch": {"contiguous": 28, "paged": 49},
@@ -32,7 +34,11 @@ def record():
             },
             "prefix": {"shared": 1024, "ttft": {"cold": 0.039, "warm": 0.051}},
             "long_prefix": {"shared": 4096, "ttft": {"cold": 0.12, "warm": 0.04}},
-            "kernel": [{"shape": "MHA, 64 × 2k", "rate": 4.4e12, "share": 0.98}],
+            "kernel": [
+                {"shape": "MHA, 64 × 2k", "rate": 4.4e12, "share": 0.98},
+                {"shape": "GQA, 1 × 32k", "rate": 3.2e12, "share": 0.74},
+                {"shape": "GQA, 64 × 2k", "rate": 4.0e12, "share": 0.92},
+            ],
             "compression": {"lossless": [{"codec": "zlib level 1", "ratio": 1.4}], "int8": small},
         },
     }
@@ -54,8 +60,11 @@ def test_losses_are_shown_as_losses():
         "4,096", "120 ms", "40 ms", "3 ×",
     ]  # fmt: skip
     assert len(tables.warm_and_cold("here", prefix, None).headers) == 2
-    table = tables.restoring({"small": (10.0, 20.0), "large": (20.0, 10.0)})
+    here = measured_here()
+    table = tables.restoring({"small": (10.0, 20.0, here), "large": (20.0, 10.0, recorded(record()))})
     assert table.rows[0][-1].startswith("restoring") and table.rows[1][-1].startswith("computing")
+    # the recorded machine computed, this one unpacked: each figure has its own badge
+    assert "recorded" in str(table.rows[1][2]) and table.rows[1][4] == table.rows[0][2] == here
 
 
 def test_other_tables_say_what_they_were_given():
@@ -64,12 +73,18 @@ def test_other_tables_say_what_they_were_given():
     space = record()["figures"]["room"]
     assert "28 → 49" in str(tables.room("here", space, None))
     assert "1.82 ×" in str(tables.room("here", space, record()))
-    assert "1,000 → 1,300" in str(tables.room("here", space, record()))
+    assert "28 → 49 (1.75 ×)" in str(tables.room("here", space, None))
+    assert "1,000 → 1,300 (1.30 ×)" in str(tables.room("here", space, record()))
     assert "4,400" in str(tables.kernels(record()))
+    said = tables.slowest(record())
+    assert "GQA, 1 × 32k, 74%" in said and "at least 92%" in said
     found = record()["figures"]["compression"]
-    assert "71%" in str(tables.compressions(found, None)) and "53%" in str(
+    assert "71%" in str(tables.compressions(found, None)) and "1 in 91 differs" in str(
         tables.compressions(found, record())
     )
+    assert len(set(tables.compressions(found, record()).headers)) == 3
+    exact = {**found, "int8": {**found["int8"], "top1_agreement": 1.0}}
+    assert "100.0%" in str(tables.compressions(exact, None))
 
 
 def test_a_frame_shows_every_block_once_with_its_holders():
@@ -87,7 +102,28 @@ def test_a_frame_shows_every_block_once_with_its_holders():
     pool.release(0)
     pool.release(1)
     assert sum(cell.cached for cell in plots.frame("then", pool).cells) == 2
-    assert plots.pool(moment).axes[0].get_title(loc="left") == "now"
+    drawn = plots.pool(plots.frame("now", pool, {1: 2})).axes[0]
+    assert drawn.get_title(loc="left") == "now"
+    written = [text.get_text() for text in drawn.texts]
+    assert [str(block) in written for block in range(1, 13)] == [True] * 12
+
+
+def test_a_frame_tells_found_blocks_from_computed_ones():
+    pool = BlockTables(12, 4)
+    text = list(range(10))
+    found = {}
+    for row in (0, 1):
+        found[row] = pool.open(row, text) // 4
+        pool.reserve(row, 10)
+        pool.commit(row, 10, text)
+    moments = [plots.frame(name, pool, found) for name in ("a", "b", "c")]
+    first, second = moments[0].tables
+    assert (first.found, second.found) == (0, 2) and second.blocks[:2] == first.blocks[:2]
+    drawn = plots.pools(moments)
+    said = [text.get_text() for text in drawn.axes[1].texts]
+    blocks = [" ".join(map(str, part)) for part in (second.blocks[:2], second.blocks[2:])]
+    assert f"B:  {blocks[0]} found · {blocks[1]} computed" in said
+    assert [axes.get_title(loc="left") for axes in drawn.axes][:3] == ["a", "b", "c"]
 
 
 def test_pictures_draw():
@@ -96,7 +132,7 @@ def test_pictures_draw():
     for drawn in (
         plots.step_lines([16, 64], lines),
         plots.fragmentation([1, 16], [0.0, 0.1], 0.5),
-        plots.hit_rates([1, 2], {"plenty": [0.5, 0.6], "scarce": [0.5, 0.1]}),
+        plots.hit_rates([1, 2], {"plenty": [0.5, 0.6], "scarce": [0.5, 0.1]}, [0.4, 0.5], "system"),
         plots.prefix_lines(cells, 64, 16),
     ):
         assert drawn.axes[0].get_xlabel()

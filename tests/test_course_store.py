@@ -182,6 +182,11 @@ def test_rungs_are_kept_replaced_in_place_and_drawn_with_the_recorded_ladder(hom
     drawn = picture(mine, theirs)
     assert [axes.get_xlabel() for axes in drawn.axes] == ["TTFT [ms]", "TPOT [ms]"]
     assert len(drawn.axes[0].get_yticklabels()) == 4
+    # the recorded ladder first, then one's own, each read downwards and marked off
+    assert [row[0] for row in table.rows] == ["plain model", "paged cache", "plain model", "int8 weights"]
+    assert "compare within one" in str(table)
+    assert "compare within one" not in str(ledger.table(mine, ()))
+    assert "compare within one" not in str(ledger.table(theirs, theirs))
     ledger.show()
     assert "int8 weights" in capsys.readouterr().out
 

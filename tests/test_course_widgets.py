@@ -51,6 +51,16 @@ def test_moving_a_slider_replaces_the_one_picture_and_draws_each_point_once(show
     assert sorted(calls) == sorted(itertools.product([1, 16, 256], [1, 2, 4]))
 
 
+def test_a_story_starts_where_it_is_told_to(shown):
+    calls = []
+    widgets.explore(draw_into(calls), "a plot", start={"tokens": 1}, tokens=[1, 16, 256], batch=[1, 2, 4])
+    (_, box, _), _ = shown
+    assert calls == [(1, 2)] and [slider.value for slider in box.children] == [1, 2]
+    for start in ({"tokens": 2}, {"token": 1}):
+        with pytest.raises(LabkitError, match="start"):
+            widgets.explore(draw_into([]), "x", start=start, tokens=[1], batch=[2])
+
+
 def test_sliders_are_named_with_their_unit(shown):
     widgets.explore(lambda prompt, any_other: Figure(), "a plot", prompt=[1, 2], any_other=[3])
     assert [slider.description for slider in shown[0][1].children] == ["prompt (tokens)", "any other"]

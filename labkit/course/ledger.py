@@ -114,8 +114,8 @@ def show() -> None:
 
 
 def table(mine: tuple[Rung, ...], theirs: tuple[Rung, ...]) -> Table:
-    """Both ladders, one row a rung; a column that nobody measured yet is left out."""
-    every = mine + theirs
+    """Both ladders, the recorded one first, one row a rung; a column that nobody measured yet is left out."""
+    every = theirs + mine
     used = [field for field in FIGURES if any(getattr(rung, field) is not None for rung in every)]
     headers = [texts.text("ledger.rung"), *(texts.text(f"ledger.{field}") for field in used)]
     headers += [texts.text("ledger.model"), texts.text("ledger.source")]
@@ -123,7 +123,10 @@ def table(mine: tuple[Rung, ...], theirs: tuple[Rung, ...]) -> Table:
     for rung in every:
         badge = measured_here() if rung in mine else Badge(rung.badge, RECORDED)
         rows.append([rung.name, *(_shown(rung, field) for field in used), rung.model, badge])
-    return Table(headers, rows, texts.text("ledger.caption"))
+    places = [{(rung.model, rung.device) for rung in ladder} for ladder in (mine, theirs)]
+    apart = mine and theirs and places[0] != places[1]
+    caption = texts.text("ledger.two_ladders" if apart else "ledger.caption")
+    return Table(headers, rows, caption)
 
 
 def _shown(rung: Rung, field: str) -> str:

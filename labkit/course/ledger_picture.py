@@ -17,10 +17,13 @@ FELT_MS, LEFT_MS = 200.0, 1000.0  # when a wait is felt, and when people leave
 
 @styled()
 def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
-    """One row a rung, best read downwards: each step should move the dots to the left."""
+    """One row a rung, best read downwards: within one ladder each step should move the dots to the left.
+
+    The recorded ladder comes first, the learner's own below it behind a line: two machines, two models.
+    """
     from matplotlib.figure import Figure
 
-    rows = [(rung, MEASURED, "o") for rung in mine] + [(rung, RECORDED, "s") for rung in theirs]
+    rows = [(rung, RECORDED, "s") for rung in theirs] + [(rung, MEASURED, "o") for rung in mine]
     figure = Figure(figsize=(8.6, 1.35 + 0.36 * len(rows)), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, field in ((left, "ttft"), (right, "tpot")):
@@ -40,6 +43,9 @@ def picture(mine: Sequence["Rung"], theirs: Sequence["Rung"]) -> "Figure":
             left.axvline(limit, color="#999", linewidth=1, linestyle="--", zorder=0)
             said = f" {texts.text(f'ledger.{key}')} "
             left.text(limit, 1.02, said, transform=left.get_xaxis_transform(), size=7, color="#666", ha=side)
+    if mine and theirs:
+        for axes in (left, right):
+            axes.axhline(len(theirs) - 0.5, color="#999", linewidth=1)
     left.set_yticks(range(len(rows)), [f"{rung.name}\n{rung.model}" for rung, _, _ in rows], size=8)
     left.set_ylim(len(rows) - 0.5, -0.5)
     _legend(figure, mine, theirs)

@@ -4,7 +4,7 @@ import base64
 import inspect
 import io
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from labkit.course import texts
@@ -28,22 +28,32 @@ def show_figure(figure: "Figure", description: str) -> None:
     display({"image/png": _encoded(_png(figure)), "text/plain": description}, raw=True)
 
 
-def explore(draw: Callable[..., "Figure"], description: str, **grid: Sequence[Any]) -> None:
+def explore(
+    draw: Callable[..., "Figure"],
+    description: str,
+    *,
+    start: Mapping[str, Any] | None = None,
+    **grid: Sequence[Any],
+) -> None:
     """One slider for each measured axis, and below them the picture that `draw` makes at their position.
 
     The picture is a plain PNG output which the sliders replace, so it stays where there are no sliders: on paper,
-    in an exported page, and where ipywidgets is absent. It starts at the middle of the grid.
+    in an exported page, and where ipywidgets is absent. It starts at the middle of the grid, unless `start` says
+    otherwise: a story starts at its beginning.
 
     Args:
         draw: called with one value of each axis by name; returns a matplotlib Figure.
         description: what the picture shows, for readers who cannot see it.
+        start: axis → the measured point to start at, `{"prompt": 16}`; the middle for axes it leaves out.
         grid: for each axis its measured points, `prompt=[16, 64, 256]`; the catalogue's `[words]` may name the axis.
 
     Raises:
-        LabkitError: when an axis has no points, or `draw` does not take the axes.
+        LabkitError: when an axis has no points, `draw` does not take the axes, or `start` is not on the grid.
     """
     _check_grid(draw, grid)
-    middle = {axis: points[len(points) // 2] for axis, points in grid.items()}
+    first = {axis: points[len(points) // 2] for axis, points in grid.items()} | dict(start or {})
+    if any(axis not in grid or point not in grid[axis] for axis, point in first.items()):
+        raise LabkitError(f"The start {start} is not on the grid.", "Give measured points of its axes.")
     if not in_notebook():
         print(description)
         return
@@ -59,11 +69,11 @@ def explore(draw: Callable[..., "Figure"], description: str, **grid: Sequence[An
 
     shown = uuid.uuid4().hex
     sliders = _sliders(
-        grid, middle, lambda values: update_display(bundle(**values), raw=True, display_id=shown)
+        grid, first, lambda values: update_display(bundle(**values), raw=True, display_id=shown)
     )
     if sliders is not None:
         display(sliders)
-    display(bundle(**middle), raw=True, display_id=shown)
+    display(bundle(**first), raw=True, display_id=shown)
 
 
 def _sliders(

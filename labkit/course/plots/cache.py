@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.course.plots.blocks import Frame, frame, pool
+from labkit.course.plots.blocks import Frame, frame, pool, pools
 from labkit.course.style import (
     BLACK,
     FLOOR,
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["Frame", "fragmentation", "frame", "hit_rates", "pool", "prefix_lines", "step_lines"]
+__all__ = ["Frame", "fragmentation", "frame", "hit_rates", "pool", "pools", "prefix_lines", "step_lines"]
 
 STYLES: tuple[dict[str, Any], ...] = (
     {"color": TECHNIQUE["plain"], "marker": "s"},
@@ -64,11 +64,17 @@ def fragmentation(sizes: Sequence[int], paged: Sequence[float], contiguous: floa
 
 
 @styled()
-def hit_rates(counts: Sequence[int], rates: Mapping[str, Sequence[float]]) -> Figure:
-    """Share of prompt tokens found in the cache over the number of conversations, a line for each pool."""
+def hit_rates(
+    counts: Sequence[int], rates: Mapping[str, Sequence[float]], alone: Sequence[float], name_alone: str
+) -> Figure:
+    """Share of prompt tokens found in the cache over the number of conversations, a line for each pool.
+
+    `alone` is what the common beginning by itself would give, dotted.
+    """
     drawn, axes = figure(6.6, 3.4)
     for (name, line), style in zip(rates.items(), reversed(STYLES), strict=False):
         axes.plot(counts, [100 * rate for rate in line], label=name, linestyle="-", markersize=6, **style)
+    axes.plot(counts, [100 * rate for rate in alone], label=name_alone, **FLOOR)
     axes.set_xticks(list(counts))
     axes.set_ylim(0, 100)
     axes.set_xlabel("conversations taking turns")

@@ -53,10 +53,11 @@ class Figures:
         token_bytes: KV bytes of one token of a 7B in 16 bits.
         contiguous, paged: bytes of the same conversations under an 8k limit.
         gain: throughput of paged over contiguous in the same memory.
-        batch: largest batches, contiguous and paged.
+        batch: rows at most, contiguous and paged, in the runs that `gain` compares.
         cold, warm: TTFT with a prefix computed and found [s].
         shared: its tokens.
         lossless: best ratio of a lossless codec on labcoder's keys and values.
+        shape: whose tokens `token_bytes` counts.
     """
 
     model: str
@@ -69,10 +70,11 @@ class Figures:
     warm: float
     shared: int
     lossless: float
+    shape: str
 
     @classmethod
     def of_record(cls, entry: Mapping[str, Any]) -> Figures:
-        """The figures of a recorded `labkit bench cache`."""
+        """The figures of a recorded `labkit bench cache`; its token_bytes are those of the model it ran."""
         figures = entry["figures"]
         space, prefix = figures["room"], figures["prefix"]
         rates = {kind: one["tokens_per_second"] for kind, one in figures["room_throughput"].items()}
@@ -87,6 +89,7 @@ class Figures:
             warm=prefix["ttft"]["warm"],
             shared=prefix["shared"],
             lossless=max(one["ratio"] for one in figures["compression"]["lossless"]),
+            shape=figures["model"],
         )
 
 
@@ -114,17 +117,22 @@ def room(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -
     columns = [here] + ([entry["figures"]["room"]] if entry else [])
     batches = [one["largest_batch"] for one in columns]
     rows: list[list[str | Badge]] = [
+        [words["room_rows"], *(f"{one['rows']:,}" for one in columns)],
         [words["room_contiguous"], *(size(one["contiguous_bytes"]) for one in columns)],
         [words["room_paged"], *(size(one["paged_bytes"]) for one in columns)],
         [words["room_ratio"], *(f"{one['contiguous_bytes'] / one['paged_bytes']:.2f} ×" for one in columns)],
-        [words["room_batch"], *(f"{one['contiguous']:,} → {one['paged']:,}" for one in batches)],
+        [words["room_batch"], *(_grown(one["contiguous"], one["paged"]) for one in batches)],
     ]
     if entry:
         rates = entry["figures"]["room_throughput"]
-        said = " → ".join(f"{rates[kind]['tokens_per_second']:,.0f}" for kind in ("contiguous", "paged"))
-        rows.append([words["room_rate"], "–", said])
+        both = (rates[kind]["tokens_per_second"] for kind in ("contiguous", "paged"))
+        rows.append([words["room_rate"], "–", _grown(*both)])
     rows.append(["", *_badges(entry)])
     return Table(_headers(model, entry), rows, words["room"])
+
+
+def _grown(before: float, after: float) -> str:
+    return f"{before:,.0f} → {after:,.0f} ({after / before:.2f} ×)"
 
 
 def warm_and_cold(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
@@ -154,6 +162,13 @@ def kernels(entry: Mapping[str, Any]) -> Table:
     return Table(headers, [*rows, ["", "", recorded(dict(entry))]], words["kernels"])
 
 
+def slowest(entry: Mapping[str, Any]) -> str:
+    """A sentence about the recorded shape that reads slowest, and all others."""
+    shares = sorted((one["share"], one["shape"]) for one in entry["figures"]["kernel"])
+    (share, shape), rest = shares[0], shares[min(1, len(shares) - 1)][0]
+    return texts.words(NOTEBOOK)["kernel_slowest"].format(shape=shape, share=share, rest=rest)
+
+
 def compressions(found: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
     """What labcoder's keys and values go into: bytes, and what it costs in quality."""
     words = texts.words(NOTEBOOK)
@@ -161,29 +176,39 @@ def compressions(found: Mapping[str, Any], entry: Mapping[str, Any] | None) -> T
     rows: list[list[str | Badge]] = [
         [words["int8_bytes"], *(f"{one['int8']['bytes_share']:.0%}" for one in sources)],
         [words["int8_kl"], *(f"{one['int8']['kl']:.1e}" for one in sources)],
-        [words["int8_top1"], *(f"{one['int8']['top1_agreement']:.1%}" for one in sources)],
+        [words["int8_top1"], *(_same(one["int8"]["top1_agreement"]) for one in sources)],
     ]
     for index, one in enumerate(found["lossless"]):
         shares = [source["lossless"][index] for source in sources]
         name = words["lossless"].format(codec=one["codec"])
         rows.append([name, *(f"{1 / share['ratio']:.0%}" for share in shares)])
     rows.append(["", *_badges(entry)])
-    return Table(["", *(words["labcoder_kv"] for _ in sources)], rows)
+    return Table(["", *(words[key] for key in ("labcoder_kv", "labcoder_kv_there")[: len(sources)])], rows)
 
 
-def restoring(rates: Mapping[str, tuple[float, float]]) -> Table:
+def _same(share: float) -> str:
+    """A share of choices that stay, and how rare the others are."""
+    words = texts.words(NOTEBOOK)
+    if share >= 1:
+        return words["all_same"].format(share=share)
+    return words["one_in"].format(share=share, count=round(1 / (1 - share)))
+
+
+def restoring(rates: Mapping[str, tuple[float, float, Badge]]) -> Table:
     """Tokens per second whose keys and values come back: by computing them, and by decompressing them.
 
     Args:
-        rates: model → (computed again, restored) [tokens/s].
+        rates: model → (computed again, restored [tokens/s], where the first of them comes from).
     """
     words = texts.words(NOTEBOOK)
     rows = []
-    for name, (computed, restored) in rates.items():
+    for name, (computed, restored, badge) in rates.items():
         said = words["restoring_wins" if restored > computed else "computing_wins"]
         factor = max(restored, computed) / min(restored, computed)
-        rows.append([name, f"{computed:,.0f}", f"{restored:,.0f}", f"{said} ({quantity(factor, '×')})"])
-    return Table(["", *(words[key] for key in ("computed_again", "restored", "faster"))], rows)
+        faster = f"{said} ({quantity(factor, '×')})"
+        rows.append([name, f"{computed:,.0f}", badge, f"{restored:,.0f}", measured_here(), faster])
+    headers = ["", words["computed_again"], "", words["restored"], "", words["faster"]]
+    return Table(headers, rows)
 
 
 def claims(here: Figures, entry: Mapping[str, Any] | None) -> Table:
@@ -203,11 +228,11 @@ def _claims_of(one: Figures) -> dict[str, str]:
     words = texts.words(NOTEBOOK)
     batch = words["batch"].format(before=one.batch[0], after=one.batch[1])
     return {
-        "14": words["reached"].format(tokens=f"{NEEDED / one.token_bytes:,.0f}"),
+        "14": words["reached"].format(shape=one.shape, tokens=f"{NEEDED / one.token_bytes:,.0f}"),
         "15_memory": f"{size(one.contiguous)} → {size(one.paged)} ({one.contiguous / one.paged:.2f} ×)",
         "15_throughput": f"{one.gain:.2f} × ({batch})",
         "15_prefix": f"TTFT {duration(one.cold)} → {duration(one.warm)}",
-        "15_lossless": f"{1 / one.lossless:.0%}",
+        "15_lossless": words["bytes_left"].format(share=1 / one.lossless),
     }
 
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from labkit.course.exercise import Exercise, expect
+from labkit.course.exercise import AnswerRaised, Exercise, expect
 from labkit.course.exercises.cache.tensors import as_tensor, judge, near, normal
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def _check(fn: Callable, rng: random.Random) -> None:
         keys, values = key[:, :start], value[:, :start]
         for step in range(start, stop):
             given = {"past": step, "heads": heads, "dim": dim}
-            got = fn(query[:, step], key[:, step], value[:, step], keys, values)
+            got = _called(fn, (query[:, step], key[:, step], value[:, step], keys, values), given)
             expect(isinstance(got, list | tuple) and len(got) == 3, "triple", got=got, **given)
             output, *grown = got
             want = _causal(query, key, value)[:, step]  # the whole text again, as without a cache
@@ -40,6 +40,17 @@ def _check(fn: Callable, rng: random.Random) -> None:
             for name, cache, whole in zip(("keys", "values"), grown, (key, value), strict=True):
                 _judge_cache(name, cache, whole[:, : step + 1], given)
             keys, values = key[:, : step + 1], value[:, : step + 1]
+
+
+def _called(fn: Callable, arguments: tuple[Tensor, ...], given: dict[str, Any]) -> Any:
+    """What the answer returns; tensors that do not fit together get a text that says how they lie."""
+    try:
+        return fn(*arguments)
+    except AnswerRaised as raised:
+        joined = "Sizes of tensors must match" in raised.message or "number of dimensions" in raised.message
+        line = raised.lines[-1] if raised.lines else ""
+        expect(not joined, "not_joined", said=raised.message, line=line, **given)
+        raise
 
 
 def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -87,7 +98,7 @@ EXERCISES = [
         notebook="04_cache",
         level="core",
         points=2,
-        minutes=6,
+        minutes=8,
         check=_check,
         reference=cached_attention,
     )

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from labkit.course.exercise import Exercise, expect
+from labkit.course.exercise import AnswerRaised, Exercise, expect
 from labkit.course.exercises.cache.tensors import judge, normal
 from labkit.course.exercises.cache.writing import EXERCISES as WRITING
 
@@ -35,7 +35,7 @@ def release_row(
 def _check_gather(fn: Callable, rng: random.Random) -> None:
     import torch
 
-    for blocks, size in ((6, 6), (rng.randint(3, 5), rng.choice([4, 7])), (2, 16)):
+    for blocks, size in ((6, 6), (rng.randint(5, 6), 4), (3, 7), (2, 16)):
         store = normal(rng, 4 * blocks + 8, size, rng.choice([2, 3]))
         ids = rng.sample(range(1, len(store)), blocks)
         ids[0] = min(ids[0], 3 * blocks)  # so that a mistake stays inside the store and can be named
@@ -47,7 +47,19 @@ def _check_gather(fn: Callable, rng: random.Random) -> None:
             table, positions = torch.tensor(ids), torch.tensor(chosen, dtype=torch.long)
             given = {"table": ids, "size": size, "positions": chosen, "kind": kind}
             want = store.flatten(0, 1)[[ids[p // size] * size + p % size for p in chosen]]
-            judge(fn(store, table, positions), want, "values", _mistaken(store, ids, chosen), **given)
+            got = _gathered(fn, store, table, positions, given)
+            judge(got, want, "values", _mistaken(store, ids, chosen), **given)
+
+
+def _gathered(fn: Callable, store: Tensor, table: Tensor, positions: Tensor, given: dict[str, Any]) -> Any:
+    """What the answer returns; an index that lies outside gets a text that says where positions lie."""
+    try:
+        return fn(store, table, positions)
+    except AnswerRaised as raised:
+        line = raised.lines[-1] if raised.lines else ""
+        fields = {"said": raised.message, "line": line, "entries": len(table), **given}
+        expect(raised.kind != "IndexError", "outside", **fields)
+        raise
 
 
 def _mistaken(store: Tensor, table: list[int], positions: list[int]) -> dict[str, Tensor]:
@@ -56,6 +68,7 @@ def _mistaken(store: Tensor, table: list[int], positions: list[int]) -> dict[str
         "no_table": positions,
         "first_block": [table[0] * size + p for p in positions],
         "swapped": [table[p % size % len(table)] * size + p // size for p in positions],
+        "by_entries": [table[p // len(table) % len(table)] * size + p % size for p in positions],
         "one_back": [table[(p - 1) // size] * size + (p - 1) % size for p in positions],
         "one_on": [table[(p + 1) // size % len(table)] * size + (p + 1) % size for p in positions],
     }
@@ -65,13 +78,13 @@ def _mistaken(store: Tensor, table: list[int], positions: list[int]) -> dict[str
 def _check_release(fn: Callable, rng: random.Random) -> None:
     for shared in (0, 2, 3):
         blocks = rng.randint(9, 12)
-        ids = rng.sample(range(blocks), blocks)
+        ids = rng.sample(range(1, blocks), blocks - 1)  # block 0 is reserved
         table, free = ids[: shared + 2], ids[shared + 2 : shared + 5]
-        counts = [0 if block in free else 1 for block in range(blocks)]
+        counts = [0 if block in (0, *free) else 1 for block in range(blocks)]
         for block in table[:shared]:
             counts[block] = rng.randint(2, 4)
         _judge_release(fn(list(table), list(counts), list(free)), table, counts, free)
-    _judge_release(fn([], [0, 1], [0]), [], [0, 1], [0])
+    _judge_release(fn([], [0, 0, 1], [1]), [], [0, 0, 1], [1])
 
 
 def _judge_release(got: Any, table: list[int], counts: list[int], free: list[int]) -> None:
@@ -88,6 +101,7 @@ def _judge_release(got: Any, table: list[int], counts: list[int], free: list[int
         expect(after[block] == want, "count", **said, **given)
         expect(want == 0 or block not in now_free, "freed_shared", **said, **given)
         expect(want > 0 or block in now_free, "not_freed", **said, **given)
+    expect(0 not in now_free, "reserved", got=now_free, **given)
     expect(len(set(now_free)) == len(now_free), "twice", got=now_free, **given)
     lost = [block for block in free if block not in now_free]
     expect(not lost, "lost", lost=lost, got=now_free, **given)
@@ -106,14 +120,14 @@ EXERCISES = [
         notebook="04_cache",
         level="core",
         points=2,
-        minutes=5,
+        minutes=6,
         check=_check_gather,
         reference=paged_gather,
     ),
     Exercise(
         name="release_row",
         notebook="04_cache",
-        level="core",
+        level="extra",
         points=1,
         minutes=3,
         check=_check_release,

@@ -48,15 +48,15 @@ def _judge(fn: Callable, rng: random.Random, case: str) -> None:
     inside = {"grow": 0, "grow, none free": 0, "last place": size - 1, "nearly": 1}.get(
         case, rng.randint(2, size - 2)
     )
-    total = held + rng.randint(4, 6)
-    ids = rng.sample(range(total), total)
+    total = held + rng.randint(5, 7)
+    ids = rng.sample(range(1, total), total - 1)  # block 0 is reserved
     table, free = ids[:held], ids[held : held + 3]
     if case == "first":
         table, held, inside = [], 0, 0
     length = held * size if inside == 0 else (held - 1) * size + inside
     if "none free" in case:
         free = []
-    counts = [0 if block in free else 1 for block in range(total)]
+    counts = [0 if block in (0, *free) else 1 for block in range(total)]
     if held:
         counts[table[0]] = rng.randint(2, 4)  # a shared beginning, which nobody writes to
     if "shared" in case or "grow" in case:
@@ -130,7 +130,7 @@ EXERCISES = [
         notebook="04_cache",
         level="extra",
         points=3,
-        minutes=10,
+        minutes=11,
         check=_check,
         reference=room_for_token,
     )

@@ -1,8 +1,8 @@
-# Keeps the last axis; the norm with p = ∞ is the largest absolute value.
+# Keeps the last axis to divide; the norm with p = ∞ is the largest absolute value.
 import torch
 
 
 def int8_kv(x):
     scales = torch.linalg.vector_norm(x, ord=float("inf"), dim=-1, keepdim=True) / 127
     whole = torch.round(x / scales.clamp(min=1e-30)).clamp(-127, 127)
-    return whole.to(torch.int8), scales
+    return whole.to(torch.int8), scales.squeeze(-1)

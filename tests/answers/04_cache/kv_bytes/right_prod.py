@@ -2,5 +2,5 @@
 import math
 
 
-def kv_bytes(layers, kv_heads, head_dim, tokens, batch, bytes_per_value):
+def kv_bytes(layers, heads, kv_heads, head_dim, tokens, batch, bytes_per_value):
     return 2 * math.prod([layers, kv_heads, head_dim, tokens, batch, bytes_per_value])

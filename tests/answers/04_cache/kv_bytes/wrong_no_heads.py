@@ -1,3 +1,3 @@
 # Forgets kv_heads.
-def kv_bytes(layers, kv_heads, head_dim, tokens, batch, bytes_per_value):
+def kv_bytes(layers, heads, kv_heads, head_dim, tokens, batch, bytes_per_value):
     return 2 * layers * head_dim * tokens * batch * bytes_per_value

@@ -1,0 +1,3 @@
+# Query heads for KV heads.
+def kv_bytes(layers, heads, kv_heads, head_dim, tokens, batch, bytes_per_value):
+    return 2 * layers * heads * head_dim * tokens * batch * bytes_per_value

