@@ -165,6 +165,22 @@ def test_overlapping_keeps_the_device_busy_in_every_step():
     assert ticket.first.stamps == [float(i) for i in range(1, 21)]
 
 
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_steps_lie_end_to_end_and_each_takes_what_its_launch_took(overlaps):
+    engine, _, clock = build(Continuous(), overlaps=overlaps)
+    launch = engine.runner.launch
+
+    def slow(step):  # the device is done before the next step is launched: Python is the floor
+        clock.advance(0.025)
+        return launch(step)
+
+    engine.runner.launch = slow
+    engine.run([ask(8), ask(8, prompt=70)])
+    records = engine.metrics.steps
+    assert len(records) > 8 and all(record.seconds == pytest.approx(0.025) for record in records)
+    assert sum(record.seconds for record in records) == pytest.approx(clock())
+
+
 def test_a_late_end_is_invisible():
     lists = []
     for overlaps in (False, True):

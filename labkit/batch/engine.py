@@ -133,7 +133,7 @@ class Engine:
             step = self._schedule(now)
             launched = self._launch(step)
             if self._flight is not None:
-                self._commit(self._flight, now)
+                self._commit(self._flight, until=now if launched else None)
             self._flight, self._launched_at = launched, now
             if not self._overlaps:
                 self._settle()
@@ -226,9 +226,10 @@ class Engine:
         """Wait for the step in flight, if there is one."""
         flight, self._flight = self._flight, None
         if flight is not None:
-            self._commit(flight, self._launched_at)
+            self._commit(flight)
 
-    def _commit(self, flight: Flight, start: float) -> None:
+    def _commit(self, flight: Flight, until: float | None = None) -> None:
+        """Take over what a step drew. In the metrics it lasts until the next one took its place, `until`."""
         try:
             drawn = flight.wait()
         except Exception as error:  # a GPU reports a failure only when its results are fetched
@@ -240,7 +241,8 @@ class Engine:
                 new += self._accept(work, got, now)
             except Exception as error:  # one row's own trouble
                 self._live.end(work.row, Reason.FAILED, f"{type(error).__name__}: {error}")
-        self.metrics.add(record_step(flight.step, self.scheduler, start, now, new))
+        end = now if until is None else until
+        self.metrics.add(record_step(flight.step, self.scheduler, self._launched_at, end, new))
 
     def _accept(self, work: Work, drawn: Drawn, now: float) -> int:
         """Take over one row's part of a step; returns how many tokens that gave."""

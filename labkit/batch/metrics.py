@@ -13,7 +13,8 @@ class StepRecord:
     """One step.
 
     Args:
-        start, end: when it was scheduled and when its tokens were known [s].
+        start, end: when it was scheduled, and when its tokens were known or, where steps overlap, the next one
+            was scheduled [s]: so the steps of a busy engine lie end to end.
         rows: who ran, as (request, sample, tokens run).
         decodes: rows that ran a single token.
         tokens: tokens that ran.
