@@ -40,15 +40,15 @@ from labkit import profile, quality, results, timing
 from labkit.batch.build import engine_for
 from labkit.batch.replay import replay
 from labkit.batch.workload import workload
-from labkit.cache import bench, kv_study, lossless
+from labkit.cache import bench, kv_study
 from labkit.cache.attention import install, remove
+from labkit.cache.host_store import HostStore
 from labkit.cache.pack import Chunk, forward
-from labkit.cache.paged import ContiguousCache, PagedCache, token_bytes
+from labkit.cache.paged import ContiguousCache, PagedCache
 from labkit.cache.recompute import Recompute
 from labkit.cache.room import lengths_of
 from labkit.cache.tables import BlockTables
 from labkit.course import Table, check, ledger, predict, progress, show, texts, widgets
-from labkit.course.display import measured_here, recorded
 from labkit.course.plots import cache as plots
 from labkit.course.tables import cache as tables
 from labkit.models import PRESETS
@@ -782,10 +782,10 @@ show(tables.warm_and_cold(lm.name, prefix, h200))
 # %% [markdown]
 # **It depends on what you wait for.** Where a cold TTFT is nearly all computing, as on a laptop, finding the
 # prefix saves nearly all of it. A big GPU computes a thousand tokens in not much more time than Python needs
-# to *launch* the pass: that is notebook 01's **launch-bound** loop, and finding them saves a part only. Four
-# thousand tokens are worth computing even there, and the found prefix shows. The floor of both is the same: one
-# pass of launches. What is saved at any length: arithmetic that other rows can use, and memory that is held
-# once.
+# to *launch* the pass: that is notebook 01's **launch-bound** loop. There finding them saves a part of the time,
+# or nothing: the pass over the new tokens is launched all the same, and it launches more, to read the cached
+# blocks. Four thousand tokens take their time even there, and the found prefix shows. What is saved at any
+# length: arithmetic that other rows can use, and memory that is held once.
 
 # %% [markdown]
 # ## 7 · A smaller stock
@@ -889,30 +889,12 @@ print("restored bit for bit:", all(one["exact"] for one in codecs["lossless"]))
 # as they are, whatever the codec.
 #
 # And it costs time. A history that comes back must be decompressed; or its text is simply **computed again**.
-# Which is faster, in tokens whose keys and values are back per second?
-
+# labkit's engine can do either (`engine_for(lm, host=HostStore(budget))` gives the prefix cache a second level on
+# the host). The same shared beginning, computed, found on the device, and brought back from the host:
 
 # %%
-def restored_per_second(token_size):
-    """Tokens a second that this host decompresses, for tokens of so many bytes."""
-    blocks = cache.layers[1].keys[1:].bfloat16().cpu()
-    many = blocks.repeat(1, max(1, 2**17 // blocks[0].nbytes), 1, 1)  # as large as a 7B's blocks
-    kept = [lossless.compress_block(piece, lossless.huffman_codec()) for piece in many]
-    timed = timing.measure(
-        lambda: [lossless.restore(piece) for piece in kept], device="cpu", warmup=1, repeats=5
-    )
-    return many.nbytes / timed.median / token_size
-
-
-own_token = token_bytes(lm) * 2 // lm.dtype.itemsize  # in 16 bits
-computed = (prefix["shared"] + prefix["own"]) / prefix["ttft"]["cold"]
-back = {words["here"].format(model=lm.name): (computed, restored_per_second(own_token), measured_here())}
-if h200:
-    kept = h200["figures"]
-    again = (kept["prefix"]["shared"] + kept["prefix"]["own"]) / kept["prefix"]["ttft"]["cold"]
-    model = words["there"].format(model=kept["model"])
-    back[model] = (again, restored_per_second(kept["token_bytes"]["plain"]), recorded(h200))
-show(tables.restoring(back))
+held = bench.prefix(lm, text, shared=256 if big else 1024, repeats=2, host=HostStore(2**32))
+show(tables.levels(lm.name, held, h200))
 
 # %% [markdown]
 # **Room, or time as well?** A small model on a slow device computes slowly and has few bytes a token: there
@@ -1108,9 +1090,10 @@ show(tables.claims(here, h200))
 #   step. The gain here is measured in the same memory, on short requests under a limit of 512 tokens; the
 #   recorded GPU decoded long conversations under a limit of 8k, where reading their histories limits the step.
 # - *Computed once*: true, and exact. How much *time* it saves depends on what the pass waits for: nearly
-#   everything where it computes, a part where it waits for its launches.
+#   everything where it computes, little or nothing where it waits for its launches.
 # - *Losslessly compressed*: true, by about a third (the table shows what is left), measured on labcoder.
-#   It buys room in the host's memory. Coming back, it is slower than computing again on a GPU.
+#   It buys room in the host's memory. Where a device computes fast and a token has many bytes, coming back is
+#   slower than computing again.
 
 # %% [markdown]
 # ## Common misconceptions

@@ -5,7 +5,6 @@ import random
 import pytest
 
 from labkit.cache.tables import BlockTables
-from labkit.course.display import measured_here, recorded
 from labkit.course.plots import cache as plots
 from labkit.course.tables import cache as tables
 
@@ -33,6 +32,7 @@ def record():
                 "paged": {"tokens_per_second": 1300.0},
             },
             "prefix": {"shared": 1024, "ttft": {"cold": 0.039, "warm": 0.051}},
+            "host_tier": {"shared": 1024, "ttft": {"cold": 0.04, "warm": 0.03, "host": 4.0}},
             "long_prefix": {"shared": 4096, "ttft": {"cold": 0.12, "warm": 0.04}},
             "kernel": [
                 {"shape": "MHA, 64 × 2k", "rate": 4.4e12, "share": 0.98},
@@ -60,11 +60,10 @@ def test_losses_are_shown_as_losses():
         "4,096", "120 ms", "40 ms", "3 ×",
     ]  # fmt: skip
     assert len(tables.warm_and_cold("here", prefix, None).headers) == 2
-    here = measured_here()
-    table = tables.restoring({"small": (10.0, 20.0, here), "large": (20.0, 10.0, recorded(record()))})
-    assert table.rows[0][-1].startswith("restoring") and table.rows[1][-1].startswith("computing")
-    # the recorded machine computed, this one unpacked: each figure has its own badge
-    assert "recorded" in str(table.rows[1][2]) and table.rows[1][4] == table.rows[0][2] == here
+    held = {"shared": 256, "ttft": {"cold": 0.5, "warm": 0.05, "host": 0.1}}
+    table = tables.levels("here", held, record())
+    assert [row[1] for row in table.rows][:5] == ["256", "500 ms", "50 ms", "100 ms", "5 ×"]
+    assert [row[2] for row in table.rows][3:5] == ["4 s", "0.01 ×"] and len(table.rows[5]) == 3
 
 
 def test_other_tables_say_what_they_were_given():

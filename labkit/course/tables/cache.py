@@ -194,21 +194,16 @@ def _same(share: float) -> str:
     return words["one_in"].format(share=share, count=round(1 / (1 - share)))
 
 
-def restoring(rates: Mapping[str, tuple[float, float, Badge]]) -> Table:
-    """Tokens per second whose keys and values come back: by computing them, and by decompressing them.
-
-    Args:
-        rates: model → (computed again, restored [tokens/s], where the first of them comes from).
-    """
+def levels(model: str, here: Mapping[str, Any], entry: Mapping[str, Any] | None) -> Table:
+    """TTFT of a shared prefix by where it comes from; `here` is of `cache.bench.prefix` with a host store."""
     words = texts.words(NOTEBOOK)
-    rows = []
-    for name, (computed, restored, badge) in rates.items():
-        said = words["restoring_wins" if restored > computed else "computing_wins"]
-        factor = max(restored, computed) / min(restored, computed)
-        faster = f"{said} ({quantity(factor, '×')})"
-        rows.append([name, f"{computed:,.0f}", badge, f"{restored:,.0f}", measured_here(), faster])
-    headers = ["", words["computed_again"], "", words["restored"], "", words["faster"]]
-    return Table(headers, rows)
+    columns = [here] + ([entry["figures"]["host_tier"]] if entry else [])
+    rows: list[list[str | Badge]] = [[words["prefix_tokens"], *(f"{one['shared']:,}" for one in columns)]]
+    for kind in ("cold", "warm", "host"):
+        rows.append([words[kind], *(duration(one["ttft"][kind]) for one in columns)])
+    factors = (one["ttft"]["cold"] / one["ttft"]["host"] for one in columns)
+    rows.append([words["cold_over_host"], *(quantity(factor, "×") for factor in factors)])
+    return Table(_headers(model, entry), [*rows, ["", *_badges(entry)]])
 
 
 def claims(here: Figures, entry: Mapping[str, Any] | None) -> Table:
