@@ -204,7 +204,7 @@ law = {b: batch_throughput(b, 15, 400, 256, 0.1) for b in SIZES}
 widgets.show_figure(plots.batch_curve(curve, law), words["curve"])
 most = {name: max(b for b in SIZES if of[b] <= 2 * of[1])
         for name, of in (("measured", curve), ("law", {b: b / law[b] for b in SIZES}))}  # fmt: skip
-print(f"a step takes at most twice that of one row up to {most['measured']} rows; by the law, up to {most['law']}")
+print(f"a step at most twice that of one row: batches up to {most['measured']}; by the law, up to {most['law']}")
 
 # %% [markdown]
 # On the left, the grey line is a batch that costs nothing, the dashed one the articles' law. Follow the
@@ -516,9 +516,8 @@ for name, of in (("predicted", told), ("measured", runs)):
 
 # %% [markdown]
 # What is missing is the engine's own Python between steps, and whatever else this machine was doing while you
-# measured; so predictions tend to be low. Two policies that nearly tie, such as static and dynamic here, may
-# change places. A large difference should not: that is good enough to choose a policy by, and not good enough
-# to promise milliseconds.
+# measured. Two policies that nearly tie, such as static and dynamic here, may change places. A large difference
+# should not: that is good enough to choose a policy by, and not good enough to promise milliseconds.
 #
 # Now more guests, and an afternoon instead of a rush. How many could continuous batching serve at most?
 
@@ -608,8 +607,8 @@ curves = {
 widgets.show_figure(plots.load_curve(curves, limit=1.0), words["load"])
 for name, points in curves.items():
     kept = [rate for rate, seconds in points if seconds <= 1.0]
-    found = f"from {kept[0]:.1f} to {kept[-1]:.1f} requests/s" if kept else "at none of these loads"
-    print(f"{name:14} below 1 s {found}")
+    start = "" if kept[:1] == [points[0][0]] else f"from {kept[0]:.2g} " if kept else ""
+    print(f"{name:14} below 1 s", f"{start}up to {kept[-1]:.2g} requests/s" if kept else "at none of these loads")
 
 # %% [markdown]
 # One at a time is lost first: its line climbs to the length of the whole queue. Static batching is bad at
