@@ -212,3 +212,15 @@ def test_messages_follow_each_other_on_a_stream() -> None:
         wire.write(stream, value)
     stream.seek(0)
     assert [wire.read(stream) for _ in range(3)] == [b"one", b"", b"x" * 3_000_000]
+
+
+def test_a_snapshot_shows_what_was_changed_in_place():
+    lists, tensor = [[1.0, math.nan], {"a": 2}], torch.zeros(3)
+    before = wire.snapshot(lists, tensor, print)
+    assert before is not None and wire.snapshot(lists, tensor, len) == before  # callables are all alike
+    tensor[1] += 1
+    assert wire.snapshot(lists, tensor, print) != before
+    tensor[1] -= 1
+    lists[0].pop()
+    assert wire.snapshot(lists, tensor, print) != before
+    assert wire.snapshot(object()) is None

@@ -9,7 +9,8 @@ labkit: nothing in this process knows what is right, and nothing it sends is a v
 
 A child receives ("start", job), runs the cells and answers ("ready",), or else how they ended. Then it answers
 each ("call", args, kwargs) with one of
-    ("returned", value), ("unplain", what), ("changed",), ("signature", text, error), ("raised", kind, message, lines)
+    ("returned", value, whether it changed its arguments), ("unplain", what),
+    ("signature", text, error), ("raised", kind, message, lines)
 and before that asks, any number of times, ("callback", number, args, kwargs) of the callables among the arguments;
 the grader answers ("returned", value) or ("raised", kind, message).
 """
@@ -142,13 +143,14 @@ class Child:
             pass
         before = wire.snapshot(args, kwargs)
         try:
-            answer: bytes = wire.pack(("returned", function(*args, **kwargs)))
+            value = function(*args, **kwargs)
+            answer: bytes = wire.pack(("returned", value, wire.snapshot(args, kwargs) != before))
         except wire.NotPlain as error:
             return wire.pack(("unplain", str(error)))
         except BaseException as error:
             return self.raised(error)
         self.printed.lines()
-        return answer if wire.snapshot(args, kwargs) == before else wire.pack(("changed",))
+        return answer
 
     def raised(self, error: BaseException) -> bytes:
         try:
