@@ -1,6 +1,8 @@
 """The exercises of 03_batch: minutes, references against labkit's own, planted cases."""
 
 import random
+import runpy
+from pathlib import Path
 
 import pytest
 
@@ -8,8 +10,10 @@ from labkit.batch.explore import virtual_engine
 from labkit.batch.virtual import CostModel
 from labkit.batch.workload import workload
 from labkit.course import exercises
+from labkit.course.exercise import CheckFailed
 from labkit.course.exercises.batch.step import replay_steps, schedule_step
 from labkit.course.tables.batch import LAW
+from labkit.course.verify import guarded, verify
 
 EXERCISES = exercises.of("03_batch")
 
@@ -48,3 +52,35 @@ def test_order_is_that_of_labkits_scheduler():
         name: engine.scheduler.place(at, level, index) for index, (name, at, level) in enumerate(waiting)
     }
     assert exercises.find("serving_order").reference(waiting, 7.0) == sorted(names, key=places.__getitem__)
+
+
+VERDICTS = {
+    "batch_throughput/articles": "articles",
+    "form_batches/restarts": "restarts",
+    "largest_batch/blocks_down": "blocks_down",
+    "largest_batch/rounded_up": "rounded_up",
+    "largest_batch/share_of_rest": "share_of_rest",
+    "padding_share/sorts_input": "changed",
+    "schedule_step/blocks_of_piece": "blocks_of_piece",
+    "schedule_step/just_done": "just_done",
+    "schedule_step/just_done_zero": "just_done",
+    "schedule_step/mapping": "mapping",
+    "schedule_step/pops_queue": "changed",
+    "schedule_step/rounds_down": "blocks_down",
+    "schedule_step/running_blocks": "running_blocks",
+    "serving_order/no_head_start": "no_head_start",
+    "serving_order/sorts_queue": "changed",
+}
+"""Answers whose fault looks like another one on some inputs, and what they must be told on every seed."""
+
+
+@pytest.mark.parametrize("answer", VERDICTS)
+def test_the_fault_is_named_whatever_the_seed(answer):
+    name, fault = answer.split("/")
+    path = Path(__file__).parent / "answers" / "03_batch" / name / f"wrong_{fault}.py"
+    function = guarded(runpy.run_path(str(path))[name])
+    for _ in range(25):
+        seed = random.randrange(10**6)
+        with pytest.raises(CheckFailed) as caught:
+            verify(exercises.find(name), function, seed)
+        assert caught.value.key == VERDICTS[answer], f"seed {seed}: {caught.value.text}"

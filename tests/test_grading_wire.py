@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit.course.grading import wire
+from labkit.course.grading import frames, wire
 
 scalars = (
     st.none()
@@ -193,10 +193,10 @@ def test_pickles_and_announced_giants_are_refused() -> None:
         wire.unpack(pickle.dumps([1]))
     with pytest.raises(wire.NotPlain):
         wire.unpack(b"l" + struct.pack(">I", 2**32 - 1))
-    with pytest.raises(wire.NotPlain, match="limit"):
-        wire.read(io.BytesIO(struct.pack(">Q", 2**40) + b"x"))
+    with pytest.raises(frames.TooLong, match="limit"):
+        frames.read(io.BytesIO(struct.pack(">Q", 2**40) + b"x"))
     with pytest.raises(EOFError):
-        wire.read(io.BytesIO(struct.pack(">Q", 10) + b"short"))
+        frames.read(io.BytesIO(struct.pack(">Q", 10) + b"short"))
     deep = b"l\0\0\0\1" * 100_000 + b"N"
     with pytest.raises(wire.NotPlain, match="nested"):
         wire.unpack(deep)
@@ -209,6 +209,18 @@ def test_pickles_and_announced_giants_are_refused() -> None:
 def test_messages_follow_each_other_on_a_stream() -> None:
     stream = io.BytesIO()
     for value in (b"one", b"", b"x" * 3_000_000):
-        wire.write(stream, value)
+        frames.write(stream, value)
     stream.seek(0)
-    assert [wire.read(stream) for _ in range(3)] == [b"one", b"", b"x" * 3_000_000]
+    assert [frames.read(stream) for _ in range(3)] == [b"one", b"", b"x" * 3_000_000]
+
+
+def test_a_snapshot_shows_what_was_changed_in_place():
+    lists, tensor = [[1.0, math.nan], {"a": 2}], torch.zeros(3)
+    before = wire.snapshot(lists, tensor, print)
+    assert before is not None and wire.snapshot(lists, tensor, len) == before  # callables are all alike
+    tensor[1] += 1
+    assert wire.snapshot(lists, tensor, print) != before
+    tensor[1] -= 1
+    lists[0].pop()
+    assert wire.snapshot(lists, tensor, print) != before
+    assert wire.snapshot(object()) is None

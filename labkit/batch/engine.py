@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -71,7 +70,6 @@ class Engine:
         self._live = Live(scheduler, self._output)
         self._flight: Flight | None = None
         self._launched_at = 0.0
-        self._streams: dict[int, deque[Event]] = {}
         # an engine that is dropped without close() gives the model back too
         self._release = weakref.finalize(self, runner.close)
         self._release.atexit = False
@@ -141,11 +139,7 @@ class Engine:
             self._flight = None
             self._live.start_over()
             raise
-        events = self._live.take_events()
-        for event in events:
-            if (stream := self._streams.get(event.ticket.number)) is not None:
-                stream.append(event)
-        return events
+        return self._live.take_events()
 
     def run(self, requests: Sequence[Request]) -> list[Ticket]:
         """Submit all requests at once and run until every one has ended; batches need not fill up.
@@ -172,7 +166,7 @@ class Engine:
         Batches do not wait for company meanwhile. Several streams may be read in turns.
         """
         ticket = self.submit(request)
-        events = self._streams[ticket.number] = deque()
+        events = self._live.listen(ticket)
         try:
             while events or not ticket.done:
                 while events:
@@ -180,7 +174,7 @@ class Engine:
                 if not ticket.done:
                     self._step_alone()
         finally:
-            del self._streams[ticket.number]
+            self._live.forget(ticket)
             self.cancel(ticket)
 
     def _step_alone(self) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from labkit.batch.output import Output
@@ -23,6 +24,7 @@ class Live:
         self._scheduler = scheduler
         self._output = output
         self._rows: dict[int, list[Row]] = {}
+        self._streams: dict[int, deque[Event]] = {}
         scheduler.set_outgrown(self._outgrew)
 
     def __bool__(self) -> bool:
@@ -43,9 +45,20 @@ class Live:
         return [row for row in self._rows.get(ticket.number, ()) if row.ticket is ticket]
 
     def take_events(self) -> list[Event]:
-        """What nobody has been handed yet."""
+        """What nobody has been handed yet; streams get their own."""
         events, self.events = self.events, []
+        for event in events:
+            if (stream := self._streams.get(event.ticket.number)) is not None:
+                stream.append(event)
         return events
+
+    def listen(self, ticket: Ticket) -> deque[Event]:
+        """Where a ticket's events are collected for a stream until `forget`, whoever takes them."""
+        return self._streams.setdefault(ticket.number, deque())
+
+    def forget(self, ticket: Ticket) -> None:
+        """Nobody reads that stream any more."""
+        self._streams.pop(ticket.number, None)
 
     def end(self, row: Row, reason: Reason, error: str = "") -> None:
         """End a row, unless it has ended; its blocks are free at once."""

@@ -22,6 +22,7 @@ class Exercise:
             values only (numbers, strings, lists, dicts, tensors, arrays, callables), and reports what is
             wrong through `expect`. Returning means right.
         reference: labkit's own implementation, which `check.use` falls back to.
+        keeps_arguments: whether an answer that is right, but changes what it was given, is rejected for that.
         needs: what the check cannot do without, such as {"cuda"}.
     """
 
@@ -33,6 +34,7 @@ class Exercise:
     check: Callable[[Callable[..., Any], random.Random], None]
     reference: Callable[..., Any]
     needs: frozenset[str] = frozenset()
+    keeps_arguments: bool = False
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier():

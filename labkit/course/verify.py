@@ -41,6 +41,10 @@ class _Witness:
         self.returned = show(result)
         return result
 
+    def changed(self) -> str:
+        """The arguments of a call that changed them, as whoever made the call tells: `guarded`, or a session."""
+        return str(getattr(getattr(self._answer, "__self__", self._answer), "changed", ""))
+
     def printed(self) -> list[str]:
         """The end of what the last call printed, where the answer tells (see `guarded`)."""
         lines = str(getattr(self._answer, "printed", "")).splitlines()[-PRINTED_LINES:]
@@ -62,6 +66,8 @@ def verify(exercise: Exercise, answer: Answer, seed: int) -> None:
     witness = _Witness(answer)
     try:
         exercise.check(witness, random.Random(seed))
+        if exercise.keeps_arguments and witness.changed():
+            raise Wrong("changed", {"arguments": witness.changed()})
     except Wrong as wrong:
         raise _failed(exercise, wrong.key, wrong.fields, seed, witness.printed()) from None
     except AnswerRaised as raised:
@@ -91,11 +97,11 @@ class _Tail(io.StringIO):
 
 
 def guarded(function: Answer) -> Answer:
-    """The learner's function as a check may call it: it gets copies, which it must leave as they were, and its
-    exceptions become AnswerRaised.
+    """The learner's function as a check may call it: it gets copies, and its exceptions become AnswerRaised.
 
     What it prints is held back (a check may call it hundreds of times): the last call's text is left in
-    `call.printed`, and a failure shows the end of it.
+    `call.printed`, and a failure shows the end of it. The arguments of a call that changed them are left in
+    `call.changed`.
     """
 
     @functools.wraps(function)
@@ -107,10 +113,9 @@ def guarded(function: Answer) -> Answer:
         try:
             with contextlib.redirect_stdout(printed):
                 result = function(*given, **named)
-            value = wire.unpack(wire.pack(result))  # nothing counts here that the grader would not receive
             if wire.snapshot(given, named) != before:
-                raise Wrong("changed", {"arguments": _given(args, kwargs)})
-            return value
+                call.__dict__["changed"] = _given(args, kwargs)
+            return wire.unpack(wire.pack(result))  # nothing counts here that the grader would not receive
         except wire.NotPlain as error:
             raise Wrong("unplain", {"returned": str(error), "arguments": _given(args, kwargs)}) from None
         except (Wrong, AnswerRaised):

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from labkit.course import texts
 from labkit.course.exercise import AnswerRaised, Wrong
-from labkit.course.grading import wire
+from labkit.course.grading import frames, wire
 from labkit.course.grading.workers import GIB, Workers, readable
 from labkit.course.texts.shown import show
 
@@ -30,7 +30,7 @@ WORDS = (
 # The answers there are to each message, and how many values each carries.
 ANSWERS = {
     "start": {"ready": 0, "undefined": 0, "raised": 3, "callback": 3},
-    "call": {"returned": 1, "unplain": 1, "changed": 0, "signature": 2, "raised": 3, "callback": 3},
+    "call": {"returned": 2, "unplain": 1, "signature": 2, "raised": 3, "callback": 3},
 }
 
 
@@ -65,6 +65,7 @@ class Session:
 
     def __init__(self, workers: Workers, job: Job, *, limit_memory: bool = True) -> None:
         self.ended = ""
+        self.changed = ""  # the arguments of a call that changed them
         self._callables: list[Callable[..., Any]] = []
         self._done = threading.Event()
         self._limits = workers.seconds, workers.memory
@@ -106,17 +107,16 @@ class Session:
 
         Raises:
             AnswerRaised: it raised.
-            Wrong: it takes other arguments, changed them, or returned something that is no plain value.
+            Wrong: it takes other arguments, or returned something that is no plain value.
             Ended: it ended the process.
         """
         answer = self._ask(("call", args, kwargs))
-        if answer[0] == "returned":
-            return answer[1]
         given = ", ".join([*map(show, args), *(f"{key}={show(value)}" for key, value in kwargs.items())])
+        if answer[0] == "returned":
+            self.changed = given if answer[2] is True else self.changed
+            return answer[1]
         if answer[0] == "signature":
             raise Wrong("signature", {"signature": answer[1], "error": answer[2], "arguments": given})
-        if answer[0] == "changed":
-            raise Wrong("changed", {"arguments": given})
         raise Wrong("unplain", {"returned": answer[1], "arguments": given})
 
     def close(self) -> None:
@@ -140,8 +140,8 @@ class Session:
         while True:
             data = wire.pack(message, expose=self._expose)
             try:
-                wire.write(self._process.outgoing, data)
-                kind, *rest = wire.unpack(wire.read(self._process.incoming))
+                frames.write(self._process.outgoing, data)
+                kind, *rest = wire.unpack(frames.read(self._process.incoming))
                 if len(rest) != expected[kind]:
                     raise wire.NotPlain(kind)
                 if kind == "callback":

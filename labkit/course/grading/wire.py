@@ -5,7 +5,7 @@ pickle: what comes back is None, bool, int, float, str, bytes, list, tuple, dict
 scalars, of exactly those types. So an object that claims to equal everything cannot cross: it is refused, or
 flattened to the plain value it holds.
 
-A message is a length (8 bytes, big-endian) and that many bytes. A value is a one-letter tag and its content.
+A value is a one-letter tag and its content.
 """
 
 import math
@@ -13,7 +13,7 @@ import numbers
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, BinaryIO
+from typing import Any
 
 LIMIT = 64 * 2**20  # bytes of one message
 DEPTH = 64  # containers inside containers
@@ -25,7 +25,7 @@ NUMBERS = "biufc"  # kinds of numpy arrays: bool, integers, floats, complex
 Expose = Callable[[Callable[..., Any]], int]
 Revive = Callable[[int], Callable[..., Any]]
 
-_LENGTH, _COUNT, _DOUBLE = (struct.Struct(code) for code in (">Q", ">I", ">d"))
+_COUNT, _DOUBLE = (struct.Struct(code) for code in (">I", ">d"))
 _SUBCLASSES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     # The base class's own conversion, so that what a subclass overrides is not asked.
     (int, int.__int__),
@@ -41,37 +41,6 @@ _SUBCLASSES: tuple[tuple[type, Callable[[Any], Any]], ...] = (
 
 class NotPlain(TypeError):
     """A value that may not cross, or bytes that are no message."""
-
-
-def write(stream: BinaryIO, data: bytes) -> None:
-    """Send one message."""
-    stream.write(_LENGTH.pack(len(data)) + data)
-    stream.flush()
-
-
-def read(stream: BinaryIO, limit: int = LIMIT) -> bytes:
-    """Receive one message.
-
-    Raises:
-        EOFError: the other side has closed.
-        NotPlain: it announced more than `limit` bytes.
-    """
-    (length,) = _LENGTH.unpack(exactly(stream, _LENGTH.size))
-    if length > limit:
-        raise NotPlain(f"a message of {length} bytes; the limit is {limit}")
-    return exactly(stream, length)
-
-
-def exactly(stream: BinaryIO, count: int) -> bytes:
-    """The next `count` bytes; EOFError when the stream ends before."""
-    parts = []
-    while count:
-        part = stream.read(min(count, 2**20))
-        if not part:
-            raise EOFError
-        parts.append(part)
-        count -= len(part)
-    return b"".join(parts)
 
 
 def pack(value: Any, expose: Expose | None = None) -> bytes:

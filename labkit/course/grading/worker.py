@@ -9,7 +9,8 @@ labkit: nothing in this process knows what is right, and nothing it sends is a v
 
 A child receives ("start", job), runs the cells and answers ("ready",), or else how they ended. Then it answers
 each ("call", args, kwargs) with one of
-    ("returned", value), ("unplain", what), ("changed",), ("signature", text, error), ("raised", kind, message, lines)
+    ("returned", value, whether it changed its arguments), ("unplain", what),
+    ("signature", text, error), ("raised", kind, message, lines)
 and before that asks, any number of times, ("callback", number, args, kwargs) of the callables among the arguments;
 the grader answers ("returned", value) or ("raised", kind, message).
 """
@@ -46,7 +47,7 @@ def _beside(name: str) -> ModuleType:
     return module
 
 
-wire, confine = _beside("wire"), _beside("confine")
+wire, frames, confine = (_beside(name) for name in ("wire", "frames", "confine"))
 
 
 class Printed(io.TextIOBase):
@@ -84,10 +85,10 @@ class Child:
             except EOFError:
                 return
             answer = self.start(message[1]) if message[0] == "start" else self.call(message[1], message[2])
-            wire.write(self.outgoing, answer)
+            frames.write(self.outgoing, answer)
 
     def receive(self) -> Any:
-        return wire.unpack(wire.read(self.incoming), revive=self.callback)
+        return wire.unpack(frames.read(self.incoming), revive=self.callback)
 
     def start(self, job: dict[str, Any]) -> bytes:
         """Shut the doors, then run the imports, the learner's own definitions and, among them, the answer."""
@@ -142,13 +143,14 @@ class Child:
             pass
         before = wire.snapshot(args, kwargs)
         try:
-            answer: bytes = wire.pack(("returned", function(*args, **kwargs)))
+            value = function(*args, **kwargs)
+            answer: bytes = wire.pack(("returned", value, wire.snapshot(args, kwargs) != before))
         except wire.NotPlain as error:
             return wire.pack(("unplain", str(error)))
         except BaseException as error:
             return self.raised(error)
         self.printed.lines()
-        return answer if wire.snapshot(args, kwargs) == before else wire.pack(("changed",))
+        return answer
 
     def raised(self, error: BaseException) -> bytes:
         try:
@@ -163,7 +165,7 @@ class Child:
         """A callable of the grader's, as the learner's function sees it."""
 
         def ask(*args: Any, **kwargs: Any) -> Any:
-            wire.write(self.outgoing, wire.pack(("callback", number, args, kwargs)))
+            frames.write(self.outgoing, wire.pack(("callback", number, args, kwargs)))
             answer = self.receive()
             if answer[0] == "returned":
                 return answer[1]
@@ -208,13 +210,13 @@ def fork_server(control: socket.socket) -> None:
         if not request:
             return
         if request == b"i":
-            for statement in wire.unpack(wire.read(stream)):
+            for statement in wire.unpack(frames.read(stream)):
                 try:
                     exec(statement, {})
                 except Exception:  # not installed here; an answer that needs it says so itself
                     continue
         elif request == b"w":
-            ended = int.from_bytes(wire.exactly(stream, 8), "big")
+            ended = int.from_bytes(frames.exactly(stream, 8), "big")
             _, status = os.waitpid(ended, 0)
             children.discard(ended)
             confine.end_children(children)  # what it left running came to this process

@@ -163,9 +163,8 @@ def batch_curve(curve: Mapping[int, float], law: Mapping[int, float]) -> Figure:
             fontsize=9,
         )
     right.set_xlim(0, 1.15 * max(curve.values()) / scale)
-    right.set_yscale("log")
+    right.set_yscale("log", base=2)
     right.yaxis.set_major_formatter(lambda value, _: f"{value:,g}")
-    right.yaxis.set_minor_formatter(lambda value, _: "")
     right.set_xlabel(f"time between tokens ({unit}); numbers: rows")
     right.set_ylabel("throughput (tokens/s, logarithmic)")
     return drawn
@@ -196,11 +195,11 @@ def waits(
         ordered = sorted(values)
         shares = [100 * (index + 1) / len(ordered) for index in range(len(ordered))]
         axes.step([0, *(value / scale for value in ordered)], [0, *shares], where="post", **style)
-    for name, seconds in (marks or {}).items():
+    for line, (name, seconds) in enumerate((marks or {}).items()):
         axes.axvline(seconds / scale, color=GREY, linewidth=1.0)
         axes.annotate(
             name,
-            (seconds / scale, 97),
+            (seconds / scale, 97 - 7 * line),
             xytext=(3, 0),
             textcoords="offset points",
             fontsize=9,

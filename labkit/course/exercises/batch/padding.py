@@ -53,5 +53,6 @@ EXERCISES = [
         minutes=2,
         check=_check_padding,
         reference=padding_share,
+        keeps_arguments=True,
     )
 ]

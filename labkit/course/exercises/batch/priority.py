@@ -78,5 +78,6 @@ EXERCISES = [
         minutes=5,
         check=_check_order,
         reference=serving_order,
+        keeps_arguments=True,
     )
 ]

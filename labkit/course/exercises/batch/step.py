@@ -220,5 +220,6 @@ EXERCISES = [
         minutes=14,
         check=_check_step,
         reference=schedule_step,
+        keeps_arguments=True,
     )
 ]

@@ -144,5 +144,6 @@ EXERCISES = [
         minutes=11,
         check=_check_batches,
         reference=form_batches,
+        keeps_arguments=True,
     )
 ]
