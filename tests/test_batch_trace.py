@@ -69,6 +69,12 @@ def test_a_bad_line_is_named(tmp_path, content, said):
         trace.read(tmp_path / "t.csv", TEXT)
 
 
+def test_what_is_no_text_is_refused(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"\xff\xfe\x00arrival")
+    with pytest.raises(LabkitError, match="no CSV text"):
+        trace.read(tmp_path / "t.csv", TEXT)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(LabkitError, match="cannot be read"):
         trace.read(tmp_path / "none.csv", TEXT)

@@ -243,10 +243,8 @@ class Engine:
         row = work.row
         if not work.current:
             return 0
-        if not work.wanted:
-            self._store(
-                row, work.stop, publish=False
-            )  # nobody has looked at logits: published with the first draw
+        if not work.wanted:  # no logits tell whether it went well: published with the first draw
+            self._store(row, work.stop, publish=False)
             return 0
         row.pending -= 1
         if drawn.bad:

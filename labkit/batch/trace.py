@@ -68,6 +68,8 @@ def read(path: str | Path, text: Sequence[int], *, seed: int = 0) -> list[Arriva
             if missing:
                 raise LabkitError(f"{path} has no column {missing[0]}.", f"Its first line names {COLUMNS}.")
             return [_arrival(line, text, draw, f"{path}, line {lines.line_num}") for line in lines]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise LabkitError(f"{path} is no CSV text: {error}.", "Give a trace as `write` makes them.") from None
     except OSError as error:
         raise LabkitError(f"{path} cannot be read: {error.strerror}.", "Give the path of a trace.") from None
 

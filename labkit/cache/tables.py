@@ -131,7 +131,7 @@ class BlockTables:
         """The first `length` of `tokens` are stored and accepted: publish the blocks that they fill.
 
         Args:
-            publish: False keeps them private for now, where nobody has looked yet whether they are good.
+            publish: let others find those blocks; without it a later commit of the row does.
         """
         mine = self.rows[row]
         mine.length = length
