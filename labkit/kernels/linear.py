@@ -131,32 +131,47 @@ def launch(
         out: contiguous [T, N].
 
     Raises:
-        LabkitError: scratch or counters are too small, or splits < 1.
+        LabkitError: scratch or counters are too small, out does not fit, or splits < 1.
     """
     (tokens, k), n = x.shape, weight.shape[0]
     tiling = tiling or tiling_for(x.device, x.dtype, n, k, padded(tokens))
     if splits is not None and splits < 1:
         raise LabkitError(f"K cannot be cut into {splits} shares.", "Give splits ≥ 1, or None.")
     splits = tiling.filled(k, splits)
-    out = torch.empty(tokens, n, dtype=x.dtype, device=x.device) if out is None else out
-    needed = scratch_numbers(tokens, n, splits)
-    if needed and scratch is None:
-        scratch = torch.empty(needed, dtype=torch.float32, device=x.device)
-    if needed and scratch is not None and scratch.numel() < needed:
+    if out is None:
+        out = torch.empty(tokens, n, dtype=x.dtype, device=x.device)
+    elif out.shape != (tokens, n) or out.dtype != x.dtype or not out.is_contiguous():
         raise LabkitError(
-            f"Scratch of {scratch.numel()} numbers was given, {needed} are needed.", "Enlarge it."
+            f"The output {list(out.shape)} {out.dtype} cannot take [{tokens}, {n}] {x.dtype}.",
+            "Give a contiguous tensor of that shape and dtype.",
         )
-    blocks = -(-n // tiling.rows)
-    if splits > 1 and counters is not None and counters.numel() < blocks:
-        raise LabkitError(
-            f"{counters.numel()} counters were given, {blocks} are needed.",
-            f"Make them with arrival_counters({n}, …).",
-        )
+    if splits > 1:
+        scratch = _scratch(scratch, scratch_numbers(tokens, n, splits), x.device)
+        _check_counters(counters, -(-n // tiling.rows), n)
     x = x if x.stride(1) == 1 else x.contiguous()
     bias = bias if bias is None else bias.contiguous()
     add = add if add is None else add.contiguous()
     _multiply(x, weight, bias, add, out, scratch, counters, activation, splits, tiling, pdl)
     return out
+
+
+def _scratch(scratch: Tensor | None, needed: int, device: torch.device) -> Tensor:
+    if scratch is None:
+        return torch.empty(needed, dtype=torch.float32, device=device)
+    if scratch.numel() < needed or scratch.dtype != torch.float32:
+        raise LabkitError(
+            f"Scratch of {scratch.numel()} numbers ({scratch.dtype}) was given, {needed} of float32 are needed.",
+            "Enlarge it.",
+        )
+    return scratch
+
+
+def _check_counters(counters: Tensor | None, blocks: int, features: int) -> None:
+    if counters is not None and (counters.numel() < blocks or counters.dtype != torch.int32):
+        raise LabkitError(
+            f"{counters.numel()} counters ({counters.dtype}) were given, {blocks} of int32 are needed.",
+            f"Make them with arrival_counters({features}, …).",
+        )
 
 
 def _multiply(
