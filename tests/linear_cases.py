@@ -133,6 +133,14 @@ def test_operands_may_be_views(tokens):
     assert torch.equal(launch(x.t().contiguous().t(), weight, bias, add=add), wanted)
 
 
+def test_the_activations_over_their_whole_range():
+    weight = torch.linspace(-9, 9, 301)[:, None]
+    for activation in ("gelu", "gelu_tanh"):
+        expected = reference(torch.ones(1, 1).double(), weight.double(), activation=activation)
+        out = launch(torch.ones(1, 1), weight, activation=activation, tiling=Tiling(64, 1, 4, 1))
+        torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_large_values_do_not_overflow_the_activation():
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
     weight = torch.tensor([[-3e4, 3e4], [-90.0, 90.0], [6.0, -6.0], [0.0, -0.0]])
