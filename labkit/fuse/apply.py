@@ -1,0 +1,237 @@
+"""Fused kernels on a transformers model, and off again.
+
+    report = fuse.apply(lm)         # print(report): which parts apply to which modules, and why others do not
+    fuse.remove(lm)                 # the model as it was, bit for bit
+
+A layer's forward is replaced on the instance, and only serves calls with `kv`, the packed steps of the caches and
+the engine. Everything else, `generate` and training included, runs the model's own code, on the same weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from labkit.errors import LabkitError
+from labkit.fuse.build import Builder, Parts
+from labkit.fuse.layer import needs_gradient
+from labkit.fuse.merge import Merged, Owners
+from labkit.fuse.probe import alike, check
+from labkit.fuse.recognise import Sources, Unfit, linear_reason, norm_of, recognise
+from labkit.fuse.report import Kept, Report
+from labkit.kernels.linear import linear
+from labkit.kernels.rms_norm import rms_norm
+from labkit.models import LM
+
+STATE = "_labkit_fuse"
+
+
+def parts() -> dict[str, str]:
+    """The parts of `apply`, and what each does."""
+    return {
+        "merge": "q, k and v as one product, gate and up as one; the merged weight owns the memory",
+        "norm": "RMSNorm in one kernel, with the residual addition before it where the projection did not add",
+        "rope": "norms of heads, rotation and the write to the paged store in one kernel (one projection helps)",
+        "gated": "activation(gate) · up in one kernel",
+        "linear": "matrix products of few tokens by kernels made for them",
+        "residual": "the residual added in the epilogue of the output and down projections",
+        "attention": "all chunks of a step in one attention kernel",
+    }
+
+
+def apply(
+    lm: LM,
+    *,
+    merge: bool = True,
+    norm: bool = True,
+    rope: bool = True,
+    gated: bool = True,
+    linear: bool = True,
+    residual: bool = True,
+    attention: bool = True,
+) -> Report:
+    """Fuse what is recognised. A part that is off is done as the model does it; with all off nothing changes.
+
+    Applying again undoes the last time first. What is recognised is the model as it is now: whoever changes its
+    modules or moves it applies again, and the next packed step says so.
+
+    Returns:
+        What applies to which modules, and why others stay as they were.
+
+    Raises:
+        LabkitError: an operation ran out of what it needs; the model is then as it was.
+    """
+    remove(lm)
+    state = Applied(lm.model, Parts(merge, norm, rope, gated, linear, residual, attention))
+    try:
+        state.install()
+    except BaseException:
+        state.remove()
+        raise
+    return state.report
+
+
+def remove(lm: LM) -> None:
+    """Give the model back as it was: its forwards, and for every Parameter memory of its own."""
+    state = getattr(lm.model, STATE, None)
+    if state is not None:
+        state.remove()
+
+
+class Applied:
+    """What is fused on one model.
+
+    Attributes:
+        report: what was done.
+        packed: whether a step with `kv` is running, for the modules outside the layers.
+    """
+
+    def __init__(self, model: Any, chosen: Parts) -> None:
+        self.model, self.parts = model, chosen
+        self.report = Report()
+        self.packed = False
+        self._merged: list[Merged] = []
+        self._replaced: list[nn.Module] = []
+        self._watched: list[tuple[dict[str, Any], str, Any]] = []
+        self._hooks: list[Any] = []
+
+    def install(self) -> None:
+        """Recognise, test and replace, layer by layer."""
+        if not self.parts.chosen:
+            return
+        setattr(self.model, STATE, self)
+        sources, owners = Sources(), Owners(self.model)
+        tested: dict[Any, str | None] = {}
+        for name, layer in _layers(self.model):
+            try:
+                plan = recognise(name, layer, sources)
+                kind = alike(plan)
+                if kind not in tested:
+                    tested[kind] = _verdict(plan)
+                if tested[kind]:
+                    raise Unfit(tested[kind])
+            except (Unfit, AttributeError, TypeError, ValueError) as reason:
+                self.report.kept.append(Kept(name, "", str(reason)))
+                continue
+            builder = Builder(plan, self.parts, owners)
+            try:
+                fused = builder.build()
+            finally:
+                self._merged += builder.merged
+            self._replace(layer, fused.forward)
+            self._watch(layer)
+            self.report.applied[name] = tuple(part for part in self.parts.chosen if part in builder.applied)
+            self.report.kept += builder.kept
+        if self._replaced:
+            self._install_ends(sources)
+            self._hooks = [
+                self.model.register_forward_pre_hook(self._before, with_kwargs=True),
+                self.model.register_forward_hook(self._after, always_call=True),
+            ]
+
+    def remove(self) -> None:
+        """Undo everything, and leave alone what others have put in its place since."""
+        for hook in self._hooks:
+            hook.remove()
+        for module in self._replaced:
+            vars(module).pop("forward", None)
+        for merged in self._merged:
+            merged.release()
+        self._hooks, self._replaced, self._merged, self._watched = [], [], [], []
+        if getattr(self.model, STATE, None) is self:
+            delattr(self.model, STATE)
+
+    def _install_ends(self, sources: Sources) -> None:
+        """The norm after the last layer, and the projection to logits."""
+        names = {id(module): name for name, module in self.model.named_modules()}
+        for module in self.model.base_model.children() if self.parts.norm else ():
+            if getattr(getattr(module, "weight", None), "ndim", 0) == 1:
+                self._install_end(
+                    names[id(module)], module, "norm", lambda module: _norm_end(module, sources)
+                )
+        head = self.model.get_output_embeddings()
+        if self.parts.linear and head is not None:
+            self._install_end(names[id(head)], head, "linear", _linear_end)
+
+    def _install_end(
+        self, name: str, module: nn.Module, part: str, make: Callable[[nn.Module], Callable[[Tensor], Tensor]]
+    ) -> None:
+        try:
+            run = make(module)
+        except Unfit as reason:
+            self.report.kept.append(Kept(name, part, str(reason)))
+            return
+        self._replace(module, End(self, module, run).forward)
+        self._watch(module)
+        self.report.applied[name] = (part,)
+
+    def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        module.forward = forward
+        self._replaced.append(module)
+
+    def _watch(self, module: nn.Module) -> None:
+        """Remember which submodules and Parameters the fused forward relies on."""
+        for each in module.modules():
+            for table in (each._modules, each._parameters):
+                self._watched += [(table, key, value) for key, value in table.items() if value is not None]
+
+    def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.packed = kwargs.get("kv") is not None
+        if not self.packed:
+            return
+        if not all(table.get(key) is value for table, key, value in self._watched):
+            raise LabkitError("A module or a weight of the model was replaced after fuse.apply.", AGAIN)
+        if not all(merged.intact for merged in self._merged):
+            raise LabkitError("The model was moved or converted after fuse.apply.", AGAIN)
+
+    def _after(self, *_: Any) -> None:
+        self.packed = False
+
+
+AGAIN = "Call labkit.fuse.remove(lm), then labkit.fuse.apply(lm) again."
+
+
+class End:
+    """A module outside the layers: fused while a packed step runs, itself otherwise."""
+
+    def __init__(self, state: Applied, module: nn.Module, run: Callable[[Tensor], Tensor]) -> None:
+        self.state, self.module, self.run = state, module, run
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [1, T, H], as the module's own forward."""
+        if self.state.packed and not needs_gradient(self.module, x):
+            return self.run(x[0])[None]
+        out: Tensor = type(self.module).forward(self.module, x)
+        return out
+
+
+def _norm_end(module: nn.Module, sources: Sources) -> Callable[[Tensor], Tensor]:
+    norm = norm_of(module, sources)
+    return lambda x: rms_norm(x, norm.weight, norm.eps, offset=norm.offset, wide=norm.wide)[0]
+
+
+def _linear_end(module: nn.Module) -> Callable[[Tensor], Tensor]:
+    reason = linear_reason(module)
+    if reason:
+        raise Unfit(reason)
+    plain = cast(nn.Linear, module)
+    return lambda x: linear(x, plain.weight, plain.bias)
+
+
+def _verdict(plan: Any) -> str | None:
+    try:
+        check(plan)
+    except Unfit as reason:
+        return str(reason)
+    return None
+
+
+def _layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
+    """The decoder layers: the list of modules that is as long as the configuration says."""
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    for name, module in model.named_modules():
+        if isinstance(module, nn.ModuleList) and len(module) == count:
+            yield from ((f"{name}.{index}", layer) for index, layer in enumerate(module))
+            return
