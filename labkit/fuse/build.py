@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -23,7 +22,8 @@ from labkit.fuse.operations import (
     Product,
     Weights,
 )
-from labkit.fuse.recognise import Plan, hooks
+from labkit.fuse.pieces import hooks
+from labkit.fuse.recognise import Plan
 from labkit.fuse.report import Kept
 
 
@@ -65,30 +65,23 @@ class Builder:
         plan, parts = self.plan, self.parts
         qkv = self._products("ATTENTION", "QKV" if "QKV" in plan.pieces else "Q K V")
         gate_up = self._products("MLP", "GATE_UP" if "GATE_UP" in plan.pieces else "GATE UP")
-        after = {
-            role: self._norm(role) if role in plan.pieces else None
-            for role in ("AFTER_ATTENTION", "AFTER_MLP")
-        }
+        after = [
+            self._norm(each) if each in plan.pieces else None for each in ("AFTER_ATTENTION", "AFTER_MLP")
+        ]
         out, down = self._product("OUT"), self._product("DOWN")
-        folds = parts.residual and after["AFTER_ATTENTION"] is None and isinstance(out, Weights)
-        if parts.residual and (folds or (after["AFTER_MLP"] is None and isinstance(down, Weights))):
-            self.applied.add("residual")
-        elif parts.residual and after["AFTER_MLP"] is not None:
-            self._keep("OUT", "residual", "a norm stands between it and the residual")
-            self._keep("DOWN", "residual", "a norm stands between it and the residual")
-        return FusedLayer(
-            plan.layer, plan.index, self._norm("NORM_ATTENTION"), qkv, self._rope(),
-            Attend(parts.attention, plan.scale, plan.window, plan.softcap), out, after["AFTER_ATTENTION"],
-            self._norm("NORM_MLP"), gate_up, self._gate(), down, after["AFTER_MLP"], folds,
-            tuple(table for module in self._bypassed() for table in hooks(module)),
-        )  # fmt: skip
-
-    def _bypassed(self) -> Iterable[nn.Module]:
-        return (
-            piece
-            for role, piece in self.plan.pieces.items()
-            if role not in self.plan.kept or role == "ATTENTION"
+        for role, product, norm in (("OUT", out, after[0]), ("DOWN", down, after[1])):
+            if parts.residual and norm is not None:
+                self._keep(role, "residual", "a norm stands between it and the residual")
+            elif parts.residual and isinstance(product, Weights):
+                self.applied.add("residual")
+        bypassed = (
+            piece for role, piece in plan.pieces.items() if role == "ATTENTION" or role not in plan.kept
         )
+        return FusedLayer(
+            plan.layer, int(cast(Any, plan.pieces["ATTENTION"]).layer_idx), self._norm("NORM_ATTENTION"), qkv,
+            self._rope(), Attend(parts.attention, plan.terms), out, after[0], self._norm("NORM_MLP"), gate_up,
+            self._gate(), down, after[1], parts.residual, tuple(table for each in bypassed for table in hooks(each)),
+        )  # fmt: skip
 
     def _keep(self, role: str, part: str, reason: str) -> None:
         self.kept.append(Kept(self.plan.where[role], part, reason))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from labkit.errors import LabkitError
 from labkit.fuse.operations import Attend, Normalise, Product
-from labkit.fuse.recognise import alive
+from labkit.fuse.pieces import alive
 
 EPILOGUE_TOKENS = 16
 """Up to so many tokens a projection adds the residual itself. For more, the product is torch's, which would add in

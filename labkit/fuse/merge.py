@@ -28,7 +28,7 @@ class Merged:
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self._owned: list[tuple[nn.Parameter, int]] = []
         self.weight = self._adopt([cast(nn.Parameter, linear.weight) for linear in linears])
-        biases = [cast(nn.Parameter, linear.bias) for linear in linears if linear.bias is not None]
+        biases = [linear.bias for linear in linears if linear.bias is not None]
         self.bias = self._adopt(biases) if biases else None
 
     @torch.inference_mode(False)  # else nobody could train the weights later

@@ -162,16 +162,10 @@ class Attend:
     """Attention over the store: decode rows first, then chunks, all of them in one kernel where `fused`."""
 
     fused: bool
-    scale: float | None
-    window: int | None
-    softcap: float | None
+    terms: dict[str, Any]
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, pages: Pages | None, layout: Layout) -> Tensor:
-        options: dict[str, Any] = {
-            "scale": q.shape[2] ** -0.5 if self.scale is None else self.scale,
-            "window": self.window,
-            "softcap": self.softcap,
-        }
+        options = self.terms
         if pages is None:
             return packed_attention(q, k, v, layout, **options)
         if layout.slots is None or layout.table is None or layout.visible is None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,8 @@ from transformers import AttentionInterface
 from labkit.cache.attention import NAME, attention
 from labkit.fuse.build import Builder, Parts
 from labkit.fuse.merge import Owners
-from labkit.fuse.recognise import LINEARS, Plan, Sources, Unfit, recognise
+from labkit.fuse.pieces import Sources, Unfit, hooks
+from labkit.fuse.recognise import LINEARS, Plan, recognise
 from labkit.kernels.layout import Layout
 from labkit.kernels.pages import Pages, allocate
 
@@ -63,14 +64,11 @@ def check(plan: Plan) -> None:
     try:
         layer = _copied(plan)
         again = recognise(plan.name, layer, Sources())
-        again = replace(again, scale=plan.scale, window=plan.window, softcap=plan.softcap)
         fused = Builder(again, Parts(), Owners(layer)).build()
-        width = int(again.pieces["ATTENTION"].head_dim)  # type: ignore[arg-type]
-        found = _run(fused.forward, again, width)
-        wanted = _run(layer.forward, again, width)
+        found, wanted = (_run(forward, again) for forward in (fused.forward, layer.forward))
     except (
         Exception
-    ) as error:  # the layer is foreign code, and whatever it raises means that it is not understood
+    ) as error:  # the layer is foreign code: whatever it raises means that it is not understood
         raise Unfit(f"it could not be tested ({type(error).__name__}: {error})") from error
     for one, other in zip(found, wanted, strict=True):
         distance = (one - other).abs().max() / other.abs().max()
@@ -82,47 +80,38 @@ def _copied(plan: Plan) -> nn.Module:
     """The layer in float32 on the CPU with random weights, without hooks, its strange pieces replaced by plain ones."""
     memo: dict[int, Any] = {}
     generator = torch.Generator().manual_seed(0)
-    hidden = plan.norms["NORM_MLP"].weight.numel() if "NORM_MLP" in plan.norms else None
-    for role, module in plan.pieces.items():
-        if role not in plan.kept or role in ("ATTENTION", "ACTIVATION"):
-            continue
-        if role in LINEARS:
-            plain: nn.Module = nn.Linear(int(module.in_features), int(module.out_features))  # type: ignore[arg-type]
-        else:
-            weight = getattr(module, "weight", None)
-            plain = nn.RMSNorm(weight.numel() if isinstance(weight, Tensor) else hidden or 1)
+    for role in plan.kept.keys() - {"ATTENTION", "ACTIVATION"}:
+        module: Any = plan.pieces[role]
+        linear = role in LINEARS
+        plain = (
+            nn.Linear(module.in_features, module.out_features) if linear else nn.RMSNorm(len(module.weight))
+        )
         memo[id(module)] = plain
     for module in plan.layer.modules():
-        for tables in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks):
-            memo[id(tables)] = OrderedDict()
+        memo |= {id(table): OrderedDict() for table in (*hooks(module), module._backward_hooks)}
     for parameter in plan.layer.parameters():
         spread = torch.rand(parameter.shape, generator=generator) * 2 - 1
         random = spread * (3 / parameter.shape[-1]) ** 0.5 if parameter.ndim > 1 else 1 + 0.3 * spread
         memo[id(parameter)] = nn.Parameter(random)
     layer: nn.Module = copy.deepcopy(plan.layer, memo).float().cpu().eval()
     AttentionInterface.register(NAME, attention)
-    layer.get_submodule(
-        plan.where["ATTENTION"].removeprefix(f"{plan.name}.")
-    ).config._attn_implementation = NAME  # type: ignore[union-attr]
+    own: Any = layer.get_submodule(plan.where["ATTENTION"].removeprefix(f"{plan.name}."))
+    own.config._attn_implementation = NAME
     return layer
 
 
-def _run(forward: Any, plan: Plan, width: int) -> list[Tensor]:
+def _run(forward: Any, plan: Plan) -> list[Tensor]:
     """Hidden states after each step, and keys and values at the end."""
-    first = plan.norms.get("NORM_ATTENTION")
-    size = first.weight.numel() if first else int(plan.pieces["OUT"].out_features)  # type: ignore[arg-type]
-    pages = allocate(4, BLOCK, plan.kv_heads, width, torch.float32, "cpu")
     outputs, generator = [], torch.Generator().manual_seed(1)
+    width = int(cast(Any, plan.pieces["OUT"]).out_features)
+    pages = allocate(4, BLOCK, plan.kv_heads, plan.dim, torch.float32, "cpu")
     for queries, lengths in STEPS:
-        slots = [
-            int(TABLE[row, p // BLOCK]) * BLOCK + p % BLOCK
-            for row, (count, length) in enumerate(zip(queries, lengths, strict=True))
-            for p in range(length - count, length)
-        ]
+        places = [(row, p) for row in (0, 1) for p in range(lengths[row] - queries[row], lengths[row])]
+        slots = torch.tensor([int(TABLE[row, p // BLOCK]) * BLOCK + p % BLOCK for row, p in places])
         decodes = int(queries[0] == 1)
-        layout = Layout(decodes, queries, lengths, torch.tensor(slots), TABLE, torch.tensor(lengths).int())
-        hidden = 3 * torch.randn(1, len(slots), size, generator=generator)
-        angles = 6 * torch.rand(1, len(slots), width // 2, generator=generator).repeat(1, 1, 2)
+        layout = Layout(decodes, queries, lengths, slots, TABLE, torch.tensor(lengths).int())
+        hidden = 3 * torch.randn(1, len(slots), width, generator=generator)
+        angles = 6 * torch.rand(1, len(slots), plan.dim // 2, generator=generator).repeat(1, 1, 2)
         outputs.append(
             forward(
                 hidden, attention_mask=None, position_ids=None, past_key_values=None, use_cache=False,

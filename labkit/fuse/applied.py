@@ -9,7 +9,9 @@ the engine. Everything else, `generate` and training included, runs the model's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from operator import is_
 from typing import Any, cast
 
 from torch import Tensor, nn
@@ -18,11 +20,11 @@ from labkit.errors import LabkitError
 from labkit.fuse.build import Builder, Parts
 from labkit.fuse.layer import needs_gradient
 from labkit.fuse.merge import Merged, Owners
+from labkit.fuse.operations import FusedNorm, Weights
+from labkit.fuse.pieces import Sources, Unfit, linear_reason, norm_of
 from labkit.fuse.probe import alike, check
-from labkit.fuse.recognise import Sources, Unfit, linear_reason, norm_of, recognise
+from labkit.fuse.recognise import Plan, recognise
 from labkit.fuse.report import Kept, Report
-from labkit.kernels.linear import linear
-from labkit.kernels.rms_norm import rms_norm
 from labkit.models import LM
 
 STATE = "_labkit_fuse"
@@ -94,7 +96,7 @@ class Applied:
         self.packed = False
         self._merged: list[Merged] = []
         self._replaced: list[nn.Module] = []
-        self._watched: list[tuple[dict[str, Any], str, Any]] = []
+        self._watched: tuple[list[Any], list[str], list[Any]] = ([], [], [])  # tables, keys and values
         self._hooks: list[Any] = []
 
     def install(self) -> None:
@@ -103,15 +105,11 @@ class Applied:
             return
         setattr(self.model, STATE, self)
         sources, owners = Sources(), Owners(self.model)
-        tested: dict[Any, str | None] = {}
+        tested: dict[Any, Unfit | None] = {}
         for name, layer in _layers(self.model):
             try:
                 plan = recognise(name, layer, sources)
-                kind = alike(plan)
-                if kind not in tested:
-                    tested[kind] = _verdict(plan)
-                if tested[kind]:
-                    raise Unfit(tested[kind])
+                _test(plan, tested)
             except (Unfit, AttributeError, TypeError, ValueError) as reason:
                 self.report.kept.append(Kept(name, "", str(reason)))
                 continue
@@ -120,9 +118,7 @@ class Applied:
                 fused = builder.build()
             finally:
                 self._merged += builder.merged
-            self._replace(layer, fused.forward)
-            self._watch(layer)
-            self.report.applied[name] = tuple(part for part in self.parts.chosen if part in builder.applied)
+            self._replace(name, layer, fused.forward, builder.applied)
             self.report.kept += builder.kept
         if self._replaced:
             self._install_ends(sources)
@@ -139,52 +135,49 @@ class Applied:
             vars(module).pop("forward", None)
         for merged in self._merged:
             merged.release()
-        self._hooks, self._replaced, self._merged, self._watched = [], [], [], []
+        self._hooks, self._replaced, self._merged, self._watched = [], [], [], ([], [], [])
         if getattr(self.model, STATE, None) is self:
             delattr(self.model, STATE)
 
     def _install_ends(self, sources: Sources) -> None:
         """The norm after the last layer, and the projection to logits."""
-        names = {id(module): name for name, module in self.model.named_modules()}
+        names = {module: name for name, module in self.model.named_modules()}
         for module in self.model.base_model.children() if self.parts.norm else ():
             if getattr(getattr(module, "weight", None), "ndim", 0) == 1:
-                self._install_end(
-                    names[id(module)], module, "norm", lambda module: _norm_end(module, sources)
-                )
-        head = self.model.get_output_embeddings()
-        if self.parts.linear and head is not None:
-            self._install_end(names[id(head)], head, "linear", _linear_end)
+                try:
+                    norm = FusedNorm(norm_of(module, sources))
+                    self._replace(names[module], module, End(self, module, norm).forward, {"norm"})
+                except Unfit as reason:
+                    self.report.kept.append(Kept(names[module], "norm", str(reason)))
+        head = self.model.get_output_embeddings() if self.parts.linear else None
+        if head is not None and (strange := linear_reason(head)):
+            self.report.kept.append(Kept(names[head], "linear", strange))
+        elif head is not None:
+            weights = Weights(head.weight, head.bias, fused=True, folds=False)
+            self._replace(names[head], head, End(self, head, weights).forward, {"linear"})
 
-    def _install_end(
-        self, name: str, module: nn.Module, part: str, make: Callable[[nn.Module], Callable[[Tensor], Tensor]]
+    def _replace(
+        self, name: str, module: nn.Module, forward: Callable[..., Any], applied: Container[str]
     ) -> None:
-        try:
-            run = make(module)
-        except Unfit as reason:
-            self.report.kept.append(Kept(name, part, str(reason)))
-            return
-        self._replace(module, End(self, module, run).forward)
-        self._watch(module)
-        self.report.applied[name] = (part,)
-
-    def _replace(self, module: nn.Module, forward: Callable[..., Any]) -> None:
         module.forward = forward
         self._replaced.append(module)
-
-    def _watch(self, module: nn.Module) -> None:
-        """Remember which submodules and Parameters the fused forward relies on."""
-        for each in module.modules():
+        self.report.applied[name] = tuple(part for part in self.parts.chosen if part in applied)
+        for each in module.modules():  # what the fused forward relies on
             for table in (each._modules, each._parameters):
-                self._watched += [(table, key, value) for key, value in table.items() if value is not None]
+                for column, found in zip(
+                    self._watched, ([table] * len(table), table.keys(), table.values()), strict=True
+                ):
+                    column.extend(found)
 
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.packed = kwargs.get("kv") is not None
         if not self.packed:
             return
-        if not all(table.get(key) is value for table, key, value in self._watched):
+        tables, keys, values = self._watched
+        if not all(map(is_, map(dict.get, tables, keys), values)):
             raise LabkitError("A module or a weight of the model was replaced after fuse.apply.", AGAIN)
         if not all(merged.intact for merged in self._merged):
-            raise LabkitError("The model was moved or converted after fuse.apply.", AGAIN)
+            raise LabkitError("The model was moved, converted or copied after fuse.apply.", AGAIN)
 
     def _after(self, *_: Any) -> None:
         self.packed = False
@@ -193,39 +186,33 @@ class Applied:
 AGAIN = "Call labkit.fuse.remove(lm), then labkit.fuse.apply(lm) again."
 
 
+@dataclass(frozen=True, eq=False)
 class End:
     """A module outside the layers: fused while a packed step runs, itself otherwise."""
 
-    def __init__(self, state: Applied, module: nn.Module, run: Callable[[Tensor], Tensor]) -> None:
-        self.state, self.module, self.run = state, module, run
+    state: Applied
+    module: nn.Module
+    run: FusedNorm | Weights
 
     def forward(self, x: Tensor) -> Tensor:
         """x [1, T, H], as the module's own forward."""
-        if self.state.packed and not needs_gradient(self.module, x):
-            return self.run(x[0])[None]
-        out: Tensor = type(self.module).forward(self.module, x)
-        return out
+        if not self.state.packed or needs_gradient(self.module, x):
+            return cast(Tensor, type(self.module).forward(self.module, x))
+        out = self.run(x[0])
+        return (out[0] if isinstance(out, tuple) else out)[None]
 
 
-def _norm_end(module: nn.Module, sources: Sources) -> Callable[[Tensor], Tensor]:
-    norm = norm_of(module, sources)
-    return lambda x: rms_norm(x, norm.weight, norm.eps, offset=norm.offset, wide=norm.wide)[0]
-
-
-def _linear_end(module: nn.Module) -> Callable[[Tensor], Tensor]:
-    reason = linear_reason(module)
-    if reason:
-        raise Unfit(reason)
-    plain = cast(nn.Linear, module)
-    return lambda x: linear(x, plain.weight, plain.bias)
-
-
-def _verdict(plan: Any) -> str | None:
-    try:
-        check(plan)
-    except Unfit as reason:
-        return str(reason)
-    return None
+def _test(plan: Plan, tested: dict[Any, Unfit | None]) -> None:
+    """Raise Unfit if the fused layer is another than the layer; layers that are alike are tested once."""
+    kind = alike(plan)
+    if kind not in tested:
+        try:
+            check(plan)
+            tested[kind] = None
+        except Unfit as reason:
+            tested[kind] = reason
+    if (found := tested[kind]) is not None:
+        raise found
 
 
 def _layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
