@@ -59,11 +59,10 @@ def apply(
     Applying again undoes the last time first. What is recognised is the model as it is now: whoever changes its
     modules or moves it applies again, and the next packed step says so.
 
+    If it fails, for want of memory say, the model is as it was.
+
     Returns:
         What applies to which modules, and why others stay as they were.
-
-    Raises:
-        LabkitError: an operation ran out of what it needs; the model is then as it was.
     """
     remove(lm)
     state = Applied(lm.model, Parts(merge, norm, rope, gated, linear, residual, attention))
@@ -95,7 +94,7 @@ class Applied:
         self.report = Report()
         self.packed = False
         self._merged: list[Merged] = []
-        self._replaced: list[nn.Module] = []
+        self._replaced: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._watched: tuple[list[Any], list[str], list[Any]] = ([], [], [])  # tables, keys and values
         self._hooks: list[Any] = []
 
@@ -131,8 +130,9 @@ class Applied:
         """Undo everything, and leave alone what others have put in its place since."""
         for hook in self._hooks:
             hook.remove()
-        for module in self._replaced:
-            vars(module).pop("forward", None)
+        for module, forward in self._replaced:
+            if vars(module).get("forward") == forward:
+                del module.forward
         for merged in self._merged:
             merged.release()
         self._hooks, self._replaced, self._merged, self._watched = [], [], [], ([], [], [])
@@ -142,7 +142,7 @@ class Applied:
     def _install_ends(self, sources: Sources) -> None:
         """The norm after the last layer, and the projection to logits."""
         names = {module: name for name, module in self.model.named_modules()}
-        for module in self.model.base_model.children() if self.parts.norm else ():
+        for module in self.model.get_decoder().children() if self.parts.norm else ():
             if getattr(getattr(module, "weight", None), "ndim", 0) == 1:
                 try:
                     norm = FusedNorm(norm_of(module, sources))
@@ -160,7 +160,7 @@ class Applied:
         self, name: str, module: nn.Module, forward: Callable[..., Any], applied: Container[str]
     ) -> None:
         module.forward = forward
-        self._replaced.append(module)
+        self._replaced.append((module, forward))
         self.report.applied[name] = tuple(part for part in self.parts.chosen if part in applied)
         for each in module.modules():  # what the fused forward relies on
             for table in (each._modules, each._parameters):
@@ -218,7 +218,7 @@ def _test(plan: Plan, tested: dict[Any, Unfit | None]) -> None:
 def _layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
     """The decoder layers: the list of modules that is as long as the configuration says."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList) and len(module) == count:
-            yield from ((f"{name}.{index}", layer) for index, layer in enumerate(module))
-            return
+    lists = (each for each in model.get_decoder().children() if isinstance(each, nn.ModuleList))
+    layers = next((each for each in lists if len(each) == count), ())
+    names = {module: name for name, module in model.named_modules()}
+    return ((names[layer], layer) for layer in layers)

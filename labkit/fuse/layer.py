@@ -24,6 +24,9 @@ EPILOGUE_TOKENS = 16
 """Up to so many tokens a projection adds the residual itself. For more, the product is torch's, which would add in
 a pass of its own, and the norm behind it, which reads the sum anyway, adds instead."""
 
+CPU_TILE = 256
+"""Tokens that a CPU takes through the MLP at once: its wide results are then still in the cache when they are read."""
+
 
 @dataclass(frozen=True, eq=False)
 class FusedLayer:
@@ -75,21 +78,34 @@ class FusedLayer:
 
     def _run(self, hidden: Tensor, positions: tuple[Tensor, Tensor], kv: Any) -> Tensor:
         """hidden [T, H]; cos and sin [1, T, rotated]."""
-        pages, layout = kv.pages(self.index), kv.layout
-        normed, _ = self.norm_attention(hidden)
-        parts = [product(normed) for product in self.qkv]
-        q, k, v = self.rope(parts, *positions, pages, layout.slots)
-        mixed = self.attend(q, k, v, pages, layout).flatten(1)
-        if self.after_attention is not None:
-            normed, hidden = self.norm_mlp(self.after_attention(self.out(mixed))[0], hidden)
-        elif self.folds and len(hidden) <= EPILOGUE_TOKENS:
-            normed, hidden = self.norm_mlp(self.out(mixed, hidden))
-        else:
-            normed, hidden = self.norm_mlp(self.out(mixed), hidden)
+        normed, hidden = self._join(self._mix(hidden, positions, kv), hidden)
+        if hidden.is_cuda or len(hidden) <= CPU_TILE:
+            return self._mlp(normed, hidden)
+        pairs = zip(normed.split(CPU_TILE), hidden.split(CPU_TILE), strict=True)
+        return torch.cat([self._mlp(*pair) for pair in pairs])
+
+    def _mlp(self, normed: Tensor, hidden: Tensor) -> Tensor:
+        """The stream after the MLP."""
         inner = self.gate([product(normed) for product in self.gate_up])
         if self.after_mlp is not None:
             return hidden + self.after_mlp(self.down(inner))[0]
         return self.down(inner, hidden)
+
+    def _mix(self, hidden: Tensor, positions: tuple[Tensor, Tensor], kv: Any) -> Tensor:
+        """Norm to attention: [T, heads · dim]."""
+        pages, layout = kv.pages(self.index), kv.layout
+        normed, _ = self.norm_attention(hidden)
+        parts = [product(normed) for product in self.qkv]
+        q, k, v = self.rope(parts, *positions, pages, layout.slots)
+        return self.attend(q, k, v, pages, layout).flatten(1)
+
+    def _join(self, mixed: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+        """What attention adds to the residual stream: (input of the MLP, the stream)."""
+        if self.after_attention is not None:
+            return self.norm_mlp(self.after_attention(self.out(mixed))[0], hidden)
+        if self.folds and len(hidden) <= EPILOGUE_TOKENS:
+            return self.norm_mlp(self.out(mixed, hidden))
+        return self.norm_mlp(self.out(mixed), hidden)
 
     def _needs_own(self, hidden: Tensor) -> bool:
         if self.layer.training or hidden.shape[0] != 1:

@@ -18,7 +18,7 @@ from labkit.kernels.attention import packed_attention, paged_attention
 from labkit.kernels.gated import gated
 from labkit.kernels.layout import Layout
 from labkit.kernels.linear import linear
-from labkit.kernels.paged_decode import decode
+from labkit.kernels.paged_decode import available, decode
 from labkit.kernels.pages import Pages, write
 from labkit.kernels.prefill import varlen_attention
 from labkit.kernels.rms_norm import Norm, rms_norm
@@ -159,7 +159,10 @@ class OwnGate:
 
 @dataclass(frozen=True, eq=False)
 class Attend:
-    """Attention over the store: decode rows first, then chunks, all of them in one kernel where `fused`."""
+    """Attention over the store: decode rows first, then chunks, all of them in one kernel where `fused`.
+
+    Where that kernel does not run, a loop over chunks reads fresh keys and values without a way through the store.
+    """
 
     fused: bool
     terms: dict[str, Any]
@@ -170,7 +173,7 @@ class Attend:
             return packed_attention(q, k, v, layout, **options)
         if layout.slots is None or layout.table is None or layout.visible is None:
             raise LabkitError("A paged store came with a layout without slots.", "Give the layout slots.")
-        if not self.fused:
+        if not self.fused or not available(q.device):
             return paged_attention(q, pages, layout, **options, fresh=(k, v), decode=decode)
         table, visible, front = layout.table, layout.visible, layout.decodes
         if front == len(layout.queries):

@@ -90,8 +90,8 @@ def _copied(plan: Plan) -> nn.Module:
     for module in plan.layer.modules():
         memo |= {id(table): OrderedDict() for table in (*hooks(module), module._backward_hooks)}
     for parameter in plan.layer.parameters():
-        spread = torch.rand(parameter.shape, generator=generator) * 2 - 1
-        random = spread * (3 / parameter.shape[-1]) ** 0.5 if parameter.ndim > 1 else 1 + 0.3 * spread
+        middle, spread = (0.0, (3 / parameter.shape[-1]) ** 0.5) if parameter.ndim > 1 else (1.0, 0.3)
+        random = torch.empty(parameter.shape).uniform_(middle - spread, middle + spread, generator=generator)
         memo[id(parameter)] = nn.Parameter(random)
     layer: nn.Module = copy.deepcopy(plan.layer, memo).float().cpu().eval()
     AttentionInterface.register(NAME, attention)

@@ -67,7 +67,7 @@ def recognise(name: str, layer: nn.Module, sources: Sources) -> Plan:
     attention, mlp = pieces["ATTENTION"], pieces["MLP"]
     for part, known in ((attention, shapes.ATTENTIONS), (mlp, shapes.MLPS)):
         if reason := altered(part):
-            raise Unfit(f"of its {type(part).__name__}, which the fused layer would pass by: {reason}")
+            raise Unfit(f"the fused layer would pass by its {type(part).__name__}, and {reason}")
         inner = sources.of(part, known)
         more, names = _children(where["ATTENTION" if part is attention else "MLP"], part, inner.roles)
         pieces, where = pieces | more, where | names
