@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
+import torch
 from torch import Tensor
 
 from labkit.errors import LabkitError
@@ -30,6 +32,8 @@ class Layout:
         slots: int64 [tokens], where each token's key and value go in the paged store; None without a store.
         table: int32 [rows, most blocks of a row], the blocks of each row in order. Padding is any valid id.
         visible: int32 [rows], `lengths` on the device.
+        starts: int32 [chunks + 1], where each row after the decode rows begins, counted from the first of
+            their tokens, and where the last ends. Whoever has it on the device already gives it.
 
     Raises:
         LabkitError: the sizes do not describe a pack.
@@ -41,6 +45,7 @@ class Layout:
     slots: Tensor | None = None
     table: Tensor | None = None
     visible: Tensor | None = None
+    starts: Tensor | None = None
 
     def __post_init__(self) -> None:
         rows = len(self.queries)
@@ -71,6 +76,15 @@ class Layout:
     def stored(self) -> bool:
         """Whether keys and values live in a paged store."""
         return self.table is not None
+
+    @cached_property
+    def chunk_starts(self) -> Tensor:
+        """`starts`, sent to the device at the first call where it was not given."""
+        if self.starts is not None:
+            return self.starts
+        edges = torch.tensor((0, *self.queries[self.decodes :]), dtype=torch.int32)
+        edges = edges.cumsum(0, dtype=torch.int32)
+        return edges if self.table is None else edges.to(self.table.device, non_blocking=True)
 
     def chunks(self) -> Iterator[tuple[int, int, int, int]]:
         """(row, first token in the pack, tokens, visible length) of every row after the decode rows."""
