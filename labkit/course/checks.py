@@ -6,6 +6,7 @@ check.hint("latency_terms")                    the next of three hints
 fn = check.use("latency_terms", fn)            the learner's function when right, labkit's own otherwise
 """
 
+import importlib.util
 import random
 import sys
 from collections.abc import Callable
@@ -146,6 +147,8 @@ class Check:
 
 def available(needs: frozenset[str]) -> bool:
     """Whether this machine has what a check needs."""
+    if "triton" in needs and importlib.util.find_spec("triton") is None:
+        return False
     if "cuda" not in needs:
         return True
     import torch

@@ -23,7 +23,7 @@ class Exercise:
             wrong through `expect`. Returning means right.
         reference: labkit's own implementation, which `check.use` falls back to.
         keeps_arguments: whether an answer that is right, but changes what it was given, is rejected for that.
-        needs: what the check cannot do without, such as {"cuda"}.
+        needs: what the check cannot do without, such as {"cuda"} or {"triton"}.
     """
 
     name: str

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from labkit import paths
+from labkit.course.grading import interpret
 
 Missing = dict[str, str]  # name -> "outside" (another cell) or "labkit"
 
@@ -26,7 +27,7 @@ def missing_when_graded(function: Callable[..., Any], notebook: str) -> Missing:
         function: the learner's function, as defined in a notebook cell.
         notebook: "01_profile"; its pristine copy says what the set-up cell imports.
     """
-    code = getattr(inspect.unwrap(function), "__code__", None)
+    code = getattr(_plain(function), "__code__", None)
     if code is None:
         return {}
     names = _globals_of(function)
@@ -45,7 +46,7 @@ def missing_when_graded(function: Callable[..., Any], notebook: str) -> Missing:
 
 def is_labkits_own(function: Callable[..., Any], reference: Callable[..., Any]) -> bool:
     """Whether an "answer" is labkit's function, handed straight back."""
-    plain = inspect.unwrap(function)
+    plain = _plain(function)
     code = getattr(plain, "__code__", None)
     return (
         plain is reference
@@ -84,7 +85,12 @@ def _codes_behind(value: Any) -> list[types.CodeType]:
 
 
 def _globals_of(function: Callable[..., Any]) -> dict[str, Any]:
-    return getattr(inspect.unwrap(function), "__globals__", {})
+    return getattr(_plain(function), "__globals__", {})
+
+
+def _plain(function: Callable[..., Any]) -> Any:
+    """The function behind decorators, that of a Triton kernel included."""
+    return inspect.unwrap(interpret.plain(function))
 
 
 def _is_labkits(value: Any) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from labkit.course import texts
 from labkit.course.exercise import AnswerRaised, CheckFailed, Exercise, NotAttempted, Wrong
-from labkit.course.grading import wire
+from labkit.course.grading import interpret, wire
 from labkit.course.texts.shown import show
 from labkit.errors import LabkitError
 
@@ -101,8 +101,10 @@ def guarded(function: Answer) -> Answer:
 
     What it prints is held back (a check may call it hundreds of times): the last call's text is left in
     `call.printed`, and a failure shows the end of it. The arguments of a call that changed them are left in
-    `call.changed`.
+    `call.changed`. A Triton kernel becomes what launches it in the interpreter, as in a learner's process.
     """
+    function = interpret.launcher(function)
+    home = getattr(function, "home", "")
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +123,7 @@ def guarded(function: Answer) -> Answer:
         except (Wrong, AnswerRaised):
             raise  # from a callable that the check passed in
         except (Exception, SystemExit) as error:
-            raise AnswerRaised(type(error).__name__, str(error), _own_lines(error.__traceback__)) from None
+            raise AnswerRaised(type(error).__name__, str(error), _own_lines(error.__traceback__, home)) from None
         finally:
             call.__dict__["printed"] = printed.getvalue()
 
@@ -165,12 +167,12 @@ def _copied(value: Any) -> Any:
     return value
 
 
-def _own_lines(trace: TracebackType | None) -> list[str]:
-    """The learner's part of a traceback: from below the guard to where it leaves their cell."""
+def _own_lines(trace: TracebackType | None, home: str = "") -> list[str]:
+    """The learner's part of a traceback: what lies in the file `home`, or where the first frame below the guard does."""
     frames = traceback.extract_tb(trace)[1:]
     if not frames:
         return []
-    home = frames[0].filename
+    home = home or frames[0].filename
     own = [frame for frame in frames if frame.filename == home]
     shown = own if len(own) <= 4 else [*own[:2], *own[-2:]]  # a runaway recursion repeats itself
     lines = [f"line {frame.lineno}, in {frame.name}:  {frame.line}" for frame in shown]

@@ -98,9 +98,10 @@ def statements(source: str) -> list[ast.stmt]:
 
 
 def imports(source: str) -> list[ast.stmt]:
-    """A cell's top-level imports, without labkit's."""
+    """A cell's top-level imports, without labkit's; those that it tries are among them."""
     found: list[ast.stmt] = []
-    for node in statements(source):
+    top = statements(source)
+    for node in [inner for outer in top for inner in (outer.body if isinstance(outer, ast.Try) else [outer])]:
         modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         modules += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         if modules and not any(module.split(".")[0] == "labkit" for module in modules):

@@ -47,7 +47,7 @@ def _beside(name: str) -> ModuleType:
     return module
 
 
-wire, frames, confine = (_beside(name) for name in ("wire", "frames", "confine"))
+wire, frames, confine, interpret = (_beside(name) for name in ("wire", "frames", "confine", "interpret"))
 
 
 class Printed(io.TextIOBase):
@@ -101,7 +101,7 @@ class Child:
             exec(compile(source, ANSWER, "exec"), space)
         except BaseException as error:
             return self.raised(error)
-        self.function = space.get(job["name"])
+        self.function = interpret.launcher(space.get(job["name"]))
         self.define(job["below"], space)
         return wire.pack(("ready",) if callable(self.function) else ("undefined",))
 
