@@ -130,7 +130,7 @@ def layer_weights(shape: Shape, element: int) -> int:
 
 
 def launched(kernels: int, launch: float, kernel: float) -> float:
-    """Seconds of a step of so many kernels, when the host needs `launch` to start each and the device `kernel` to run it.
+    """Seconds of a step of so many kernels: the host starts one in `launch` [s], the device runs it in `kernel` [s].
 
     Host and device work at the same time. The slower of the two sets the pace, and the faster one's last or first
     piece comes on top.

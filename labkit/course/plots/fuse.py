@@ -54,7 +54,11 @@ def amdahl(shares: Mapping[str, float], most: float = 64.0) -> Figure:
         axes.plot(factors, [speedup([share], [factor]) for factor in factors], label=label, **style)
         axes.axhline(bound(share), color=style["color"], linewidth=1, linestyle=(0, (1, 1.6)))
         axes.annotate(
-            f"{bound(share):.2f} ×", (most, bound(share)), xytext=(4, -3), textcoords="offset points", fontsize=9
+            f"{bound(share):.2f} ×",
+            (most, bound(share)),
+            xytext=(4, -3),
+            textcoords="offset points",
+            fontsize=9,
         )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
@@ -81,7 +85,9 @@ def moved(traffic: Sequence[Traffic], weights: int, title: str, names: Sequence[
     for line, sizes in enumerate(([one.unfused for one in traffic], [one.fused for one in traffic])):
         left = 0.0
         for size, colour in zip([weights, *sizes], (LIGHT, *PARTS), strict=True):
-            axes.barh(line, size / scale, left=left, color=colour, edgecolor="white", linewidth=0.8, height=0.62)
+            axes.barh(
+                line, size / scale, left=left, color=colour, edgecolor="white", linewidth=0.8, height=0.62
+            )
             if size >= 0.06 * whole:
                 axes.text(
                     left + size / scale / 2, line, f"{size / scale:.3g}", ha="center", va="center", fontsize=9,
@@ -173,7 +179,9 @@ def ladder(ladders: Mapping[str, tuple[Mapping[str, float], float]]) -> Figure:
     heights = [len(rungs) for rungs, _ in ladders.values()]
     drawn, first = figure(8.4, 0.55 + 0.75 * len(ladders) + 0.36 * sum(heights))
     first.remove()
-    panels = drawn.subplots(len(ladders), 1, squeeze=False, height_ratios=[one + 0.6 for one in heights])[:, 0]
+    panels = drawn.subplots(len(ladders), 1, squeeze=False, height_ratios=[one + 0.6 for one in heights])[
+        :, 0
+    ]
     for axes, (title, (rungs, floor)) in zip(panels, ladders.items(), strict=True):
         for line, (_name, seconds) in enumerate(rungs.items()):
             colour = GREY if line == 0 else TECHNIQUE["fuse"]
@@ -206,7 +214,7 @@ class Move:
 
 @styled()
 def moves(steps: Sequence[Move], ceilings: Ceilings) -> Figure:
-    """What fusion does under the roof: fewer bytes for the same FLOPs move an operation to the right, and up the slope."""
+    """Fusion under the roof: fewer bytes for the same FLOPs move an operation right, and up the slope."""
     drawn, axes = figure(7.5, 4.2)
     ends = [step.flops / size for step in steps for size in (step.before, step.after)]
     low, high = min(ends) / 4, max(*ends, ceilings.ridge) * 6
@@ -224,7 +232,9 @@ def moves(steps: Sequence[Move], ceilings: Ceilings) -> Figure:
             (x, attainable(x, ceilings.flops, ceilings.bandwidth) / 1e12)
             for x in (step.flops / step.before, step.flops / step.after)
         ]
-        axes.annotate("", places[1], places[0], arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 2})
+        axes.annotate(
+            "", places[1], places[0], arrowprops={"arrowstyle": "-|>", "color": colour, "linewidth": 2}
+        )
         axes.plot(*places[0], "o", color=colour, markerfacecolor="white", markersize=8)
         axes.plot(*places[1], "o", color=colour, markersize=8)
         faster = places[1][1] / places[0][1]

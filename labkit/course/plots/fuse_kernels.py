@@ -63,7 +63,11 @@ def kernels(runs: Mapping[str, tuple[Sequence[Span], float, float]]) -> Figure:
     panels[-1].set_xlabel(f"time ({unit})")
     panels[-1].set_xlim(0, 1.01 * longest / scale)
     drawn.legend(
-        [patch(colour) for colour in KINDS.values()], list(KINDS), loc="outside upper right", ncols=5, fontsize=9
+        [patch(colour) for colour in KINDS.values()],
+        list(KINDS),
+        loc="outside upper right",
+        ncols=5,
+        fontsize=9,
     )
     return drawn
 

@@ -55,9 +55,7 @@ class Parts:
         figures = entry["figures"]
         gaps = figures["gaps"]
         tokens = gaps["tokens"]
-        products = sum(
-            one["seconds"] for one in gaps["heaviest"] if kind_of(one["name"]) == "matrix product"
-        )
+        products = sum(one["seconds"] for one in gaps["heaviest"] if kind_of(one["name"]) == "matrix product")
         whole = gaps["untraced_seconds"] / tokens
         return cls(
             whole=whole,
@@ -131,26 +129,58 @@ def captures(rows: Sequence[tuple[str, str, str, str]]) -> Table:
 
 
 def recorded_ladder(entry: Mapping[str, Any]) -> tuple[dict[str, float], float] | None:
-    """Rung → seconds of a decode step of one row on the recorded GPU, and the least that memory allows."""
-    rungs = {one["name"]: one["tpot"] for one in entry["figures"].get("ladder", ()) if one.get("tpot")}
-    shares = [one for one in entry["figures"].get("ladder", ()) if one.get("tpot") and one.get("share")]
-    return (rungs, shares[-1]["tpot"] * shares[-1]["share"]) if shares else None
+    """Rung → seconds of a decode step of one row on the recorded GPU, and the least that memory allows.
+
+    The rungs are those of `labkit bench fuse`, the peers of the same run among them.
+    """
+    words, figures = texts.words(NOTEBOOK), entry["figures"]
+    ladder, peers = figures.get("ladder", {}), figures.get("peers", {})
+    if not isinstance(ladder.get("rungs"), dict):
+        return None
+    found = {
+        **{PEER[key]: peers.get(key, {}) for key in PEER},
+        **{RECORDED[key]: ladder["rungs"].get(key, {}) for key in RECORDED},
+    }
+    paces = {words[key]: one["tpot"] for key, one in found.items() if one.get("tpot")}
+    return (paces, ladder["bytes_a_step"] / figures["ceilings"]["bandwidth"]) if paces else None
 
 
-def kernels(entry: Mapping[str, Any]) -> Table:
-    """Each kernel against the others of the recorded run: wins and losses."""
+PEER = {"generate": "rung_plain", "generate, static cache": "rung_compiled"}
+RECORDED = {
+    "plain": "rung_engine",
+    "graph alone": "rung_graph_alone",
+    "fused kernels": "rung_kernels",
+    "merged projections": "rung_merged",
+    "everything": "rung_graph",
+}
+"""Rungs of the record → words of the notebook."""
+
+
+def kernels(entry: Mapping[str, Any]) -> Table | None:
+    """Each kernel against the best of the others in the recorded run: wins and losses."""
     words = texts.words(NOTEBOOK)
     rows: list[list[str | Badge]] = []
-    for one in entry["figures"].get("kernels", ()):
-        seconds = {name: value for name, value in one["seconds"].items() if value}
+    for one in entry["figures"].get("kernels", {}).get("cases", ()):
+        seconds = {name: each["seconds"] for name, each in one["contenders"].items() if "seconds" in each}
         others = {name: value for name, value in seconds.items() if name != "labkit"}
         if "labkit" not in seconds or not others:
             continue
         best = min(others, key=lambda name: others[name])
-        shown = [duration(seconds[name]) if name in seconds else "–" for name in ("labkit", best)]
-        rows.append([one["name"], shown[0], f"{shown[1]} ({best})", _against(seconds["labkit"], others[best])])
-    rows.append(["", "", "", recorded(dict(entry))])
-    return Table([words["kernel"], words["ours"], words["torch"], words["result"]], rows)
+        name = f"{one['kernel']}, {one['shape']}"
+        there = f"{duration(others[best])} ({best})"
+        rows.append(
+            [
+                name,
+                f"{one['tokens']:,}",
+                duration(seconds["labkit"]),
+                there,
+                _against(seconds["labkit"], others[best]),
+            ]
+        )
+    if not rows:
+        return None
+    rows.append(["", "", "", "", recorded(dict(entry))])
+    return Table([words[key] for key in ("kernel", "norm_size", "ours", "best_other", "result")], rows)
 
 
 def _against(ours: float, theirs: float) -> str:
@@ -227,18 +257,31 @@ def _attention(one: Figures) -> str:
     return texts.words(NOTEBOOK)["faster_at"].format(tokens=one.attention[0], ratio=one.attention[1])
 
 
-def ladder_floor(weight_bytes: float, kv_bytes: float, bandwidth: float) -> float:
-    """The least seconds of a decode step: weights and cache read once."""
-    return (weight_bytes + kv_bytes) / bandwidth
+def recorded_figures(rungs: Mapping[str, Rung], entry: Mapping[str, Any] | None) -> Figures | None:
+    """What the recorded GPU says to the claims: its ledger by notebook, and its run of `labkit bench fuse`."""
+    if not rungs:
+        return None
+    step, attention, peers = None, None, "–"
+    if entry is not None:
+        figures = entry["figures"]
+        found = figures.get("ladder", {}).get("rungs", {})
+        if all(found.get(name, {}).get("tpot") for name in ("plain", "everything")):
+            step = (found["plain"]["tpot"], found["everything"]["tpot"])
+            paces = {name: one["tpot"] for name, one in figures.get("peers", {}).items() if one.get("tpot")}
+            if paces:
+                best = min(paces, key=lambda name: paces[name])
+                peers = texts.words(NOTEBOOK)["best_peer"].format(
+                    name=best, rate=1 / paces[best], ours=1 / step[1]
+                )
+    return Figures(rungs.get("01_profile"), rungs.get(NOTEBOOK), step, attention, peers)
 
 
-def gains(shares: Mapping[str, float]) -> dict[str, float]:
-    """What the whole gains in the scenarios of `scenarios`, by Amdahl's law."""
-    infinite = float("inf")
-    other, product, gap = (shares[key] for key in ("other kernels", "matrix products", "gaps"))
-    return {
-        "fused_away": arithmetic.speedup([other], [infinite]),
-        "products_twice": arithmetic.speedup([product], [2]),
-        "no_gaps": arithmetic.speedup([gap], [infinite]),
-        "all_three": arithmetic.speedup([other, product, gap], [infinite, 2, infinite]),
-    }
+def moved_title(tokens: int, traffic: Sequence[arithmetic.Traffic], weights: int) -> str:
+    """What fusion saves at a number of tokens, weights included."""
+    apart, fused = (
+        weights + sum(sizes) for sizes in zip(*((one.unfused, one.fused) for one in traffic), strict=True)
+    )
+    launched, left = (sum(counts) for counts in zip(*(one.kernels for one in traffic), strict=True))
+    return texts.words(NOTEBOOK)["moved_title"].format(
+        tokens=tokens, before=size(apart), after=size(fused), gain=apart / fused, kernels=launched, fused=left
+    )
