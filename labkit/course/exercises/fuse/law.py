@@ -34,7 +34,7 @@ def _judge(fn: Callable, shares: list[float], factors: list[float], case: str) -
     left = [share / factor for share, factor in pairs]
     want = 1 / (rest + sum(left))
     typical = {
-        "no_rest": 1 / sum(left) if left else math.inf,
+        "no_rest": 1 / sum(left) if any(left) else math.inf,
         "weighted": rest + sum(share * factor for share, factor in pairs),
         "product": math.prod(factors),
         "each_alone": math.prod(1 / (1 - share + share / factor) for share, factor in pairs),
