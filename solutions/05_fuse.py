@@ -20,7 +20,7 @@
 # - merge projections, and say what may and may not go into a CUDA graph,
 # - read a ladder of speedups, with the share of the memory ceiling on every rung.
 #
-# **You need** notebook 01 (kernels, launches, the floor and the roofline, its section 5 to 7). Section 8 uses
+# **You need** notebook 01 (kernels and launches, the floor, the roofline). Section 8 uses
 # the engine of notebook 03 and the paged cache of 04, but not their exercises. No GPU, no network. Every term
 # is in [docs/glossary.md](../docs/glossary.md).
 #
@@ -56,6 +56,7 @@ from labkit.cache.paged import PagedCache, token_bytes
 from labkit.course import check, interpreted, ledger, predict, progress, show, texts, widgets
 from labkit.course.plots import fuse as plots
 from labkit.course.tables import fuse as tables
+from labkit.course.tables import fuse_record as records
 from labkit.course.tape import Tape
 from labkit.errors import LabkitError
 from labkit.fuse import arithmetic
@@ -337,7 +338,7 @@ widgets.show_figure(plots.moves(moves, ceilings), words["moves"])
 # H200's measured ceilings, not a measurement: what the roof allows at each point.)
 #
 # Does it hold on a real machine? A sibling of RMSNorm, LayerNorm, is one kernel in torch on every device; spelled
-# out, it is seven operations:
+# out, it is eight operations:
 
 # %%
 scale = torch.rand(4096, device=lm.device)
@@ -676,7 +677,8 @@ def merge_qkv(q, k, v):
 check.merge_qkv(merge_qkv)
 
 # %% [markdown]
-# Merged weights of the 8B's shape, a decode step of one row and a batch of 64. (Both read the same weights.)
+# Three narrow weights against one, for one row and for 64. (Both ways read the same weights. On a GPU they have the
+# shape of an 8B's.)
 
 # %%
 merge_qkv = check.use("merge_qkv", merge_qkv)
@@ -733,7 +735,8 @@ for part in ("none", *fuse.parts(), "all"):
     fuse.apply(lm, **{name: part in (name, "all") for name in fuse.parts()})
     off = (step().float() - exact).abs().max().item()
     seconds = timing.measure(step, device=lm.device, warmup=2, repeats=9).median
-    rows.append((words.get(part, part), len(profile.trace(step, lm.device).kernels), seconds, off))
+    name = words[part] if part in ("none", "all") else part
+    rows.append((name, len(profile.trace(step, lm.device).kernels), seconds, off))
 show(tables.switches(rows))
 
 # %%
@@ -747,10 +750,11 @@ pictures = {
 widgets.show_figure(plots.kernels(pictures), words["kernels_after"])
 
 # %% [markdown]
-# **An honest loss.** On a processor the step is hardly faster. Triton's kernels do not run here (interpreted,
-# they would take minutes), so labkit's torch references stand in: the products are merged and some operators are
-# gone, but the norms are as many operations as before. Fusion pays where launches and trips to memory are what
-# one waits for. A small model on a processor waits for Python.
+# **An honest loss.** On a processor the step is hardly faster, if at all. Triton's kernels do not run here
+# (interpreted, a step would take minutes), so labkit's torch references stand in. A part alone may even take *more*
+# operators, for what goes in and out of it has to be laid out anew; all together take fewer, and the norms are as
+# many operations as before. On a GPU each of these parts is one kernel, and the column falls steeply. Fusion pays
+# where launches and trips to memory are what one waits for.
 
 # %% [markdown]
 # ## 7 · The gaps, and the recipe by heart
@@ -766,13 +770,11 @@ per_layer = round(parts.kernels / seven.layers)
 traffic = arithmetic.layer_traffic(seven, 1, 2)
 few = per_layer - sum(one.kernels[0] - one.kernels[1] for one in traffic)
 weights_in = arithmetic.layer_weights(seven, 2) / ceilings.bandwidth
-fused_kernel = (
-    weights_in + few * 2e-6
-) / few  # reading the weights, and about 2 µs a kernel to start and to end
+fused_kernel = weights_in / few + 2e-6  # a share of reading the weights, and about 2 µs to start and to end
 runs = {
     words["eager_layer"].format(kernels=per_layer): (per_layer, launch, kernel),
     words["fused_layer"].format(kernels=few): (few, launch, fused_kernel),
-    words["graph_layer"]: (few, launch / 50, fused_kernel),
+    words["graph_layer"]: (few, launch / 50, fused_kernel),  # the device launches by itself
 }
 widgets.show_figure(plots.launches(runs, (words["host"], words["device"])), words["launches"])
 
@@ -822,6 +824,11 @@ def longer():
     now.count.fill_(4)
 
 
+def numbers(tensor):
+    """A tensor's numbers as text."""
+    return " ".join(f"{value:g}" for value in tensor.reshape(-1).tolist())
+
+
 works = {
     "new_values": (lambda: now.x * 2, changed),
     "new_tensor": (lambda: now.x * 2, replaced),
@@ -838,9 +845,9 @@ for name, (work, change) in works.items():
     except LabkitError:
         rows.append((name, words["refused"], "–", "–"))
         continue
-    captured = str(tape.result.tolist())
+    captured = numbers(tape.result)
     change()
-    rows.append((name, captured, str(tape.replay().tolist()), str(work().tolist())))
+    rows.append((name, captured, numbers(tape.replay()), numbers(work())))
 right = sum(again == anew != "–" for _, _, again, anew in rows)
 predict.compare("right when replayed", right, "of 6")
 show(tables.captures(rows))
@@ -975,14 +982,16 @@ ladder = {words[name]: statistics.median(seconds) for name, seconds in measured.
 here = profile.ceilings(lm.device)
 floor = profile.cost_card(lm, here, prompt=128, context=128 + NEW // 2).decode.memory_seconds
 ladders = {f"{lm.name}, measured here": (ladder, floor)}
-there = tables.recorded_ladder(h200) if h200 else None
+there = records.ladder(h200) if h200 else None
 if there:
     ladders[f"labcoder@7b, {h200['badge']}"] = there
 widgets.show_figure(plots.ladder(ladders), words["ladder"])
 
 # %% [markdown]
-# Where a rung adds little, ask what it takes away. On a processor nothing is launched, so graphs do not exist and
-# kernels stay what they were; the gap to the ceiling is Python and torch's own work for each operator. On a GPU
+# Where a rung adds little, ask what it takes away. On a processor nothing is launched, so there are no graphs, and
+# the kernels are torch's as before. Fused kernels *without* merged projections may even lose there: the one that
+# rotates wants query, key and value side by side, and somebody has to copy them there. What separates these bars
+# from the ceiling is Python, and torch's own work for each operator. On a GPU
 # the order of the rungs hides a trap: fused kernels *alone* can look like a disappointment, for as long as the host
 # sets the pace only the *number* of launches counts. Their bytes begin to count once the graph has closed
 # the gaps. Amdahl again.
@@ -997,7 +1006,7 @@ widgets.show_figure(plots.ladder(ladders), words["ladder"])
 # shows that the whole became faster; it does not show which kernel deserves it. Losses belong into the table:
 
 # %%
-kernel_table = tables.kernels(h200) if h200 else None
+kernel_table = records.kernels(h200) if h200 else None
 show(kernel_table) if kernel_table else print(words["not_recorded"])
 
 # %% [markdown]
@@ -1075,7 +1084,7 @@ class GraphedDecoder:
     """Greedy decoding by replaying one captured step."""
 
     def __init__(self, prompt):
-        self.cache = StaticCache(config=lm.config, max_cache_len=256)
+        self.cache = StaticCache(config=lm.config, max_cache_len=len(prompt) + 64)
         ids = torch.tensor([prompt], device=lm.device)
         logits = lm.model(ids, past_key_values=self.cache, use_cache=True).logits
         self.token = logits[:, -1].argmax(-1, keepdim=True)  # the graph's input and output
@@ -1163,14 +1172,14 @@ compare_with_plain(RepairedDecoder)
 # %%
 own = {rung.notebook: rung for rung in ledger.rungs() if rung.model == lm.name}
 theirs = {rung.notebook: rung for rung in ledger.recorded()}
-figures = tables.Figures(
+figures = records.Figures(
     plain=own.get("01_profile"),
     now=own.get("05_fuse"),
     step=(ladder[words["rung_engine"]], min(ladder.values())),
     attention=(lengths[-1], attention_gain[-1]),
 )
-recorded = tables.recorded_figures(theirs, h200)
-show(tables.claims(lm.name, figures, recorded, results.load("ledger")))
+recorded = records.figures(theirs, h200)
+show(records.claims(lm.name, figures, recorded, results.load("ledger")))
 
 # %% [markdown]
 # **Why they differ**

@@ -44,6 +44,11 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("labcoder's caches, measured live", 0, ""),
         Part("labcoder@7b's caches, measured live", 24, "the recorded GPU run"),
     ),
+    "05_fuse": (
+        Part("labcoder unfused and fused, measured live", 0, ""),
+        Part("Triton kernels, compiled", 0.5, "Triton's interpreter, which counts their bytes"),
+        Part("labcoder@7b with CUDA graphs, measured live", 24, "the recorded GPU run, where there is one"),
+    ),
 }
 
 

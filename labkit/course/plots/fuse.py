@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labkit.course.plots.fuse_kernels import KINDS, kernels, launches
+from labkit.course.plots.fuse_kernels import KINDS, kernels, launches, tiles
 from labkit.course.style import (
     BLACK,
     BLUE,
@@ -19,7 +19,6 @@ from labkit.course.style import (
     PURPLE,
     SKY,
     TECHNIQUE,
-    VERMILION,
     figure,
     ink,
     patch,
@@ -49,14 +48,16 @@ def amdahl(shares: Mapping[str, float], most: float = 64.0) -> Figure:
     """Speedup of the whole over the speedup of a part, a line for each part; its bound at the right end."""
     drawn, axes = figure(7.2, 3.6)
     factors = [most ** (step / 40) for step in range(41)]
+    ends = sorted(shares.values())
     for (name, share), style in zip(shares.items(), LINES, strict=False):
+        lower = share == ends[0] and len(ends) > 1  # the lowest two may lie close together
         label = f"{name}: {share:.0%} of the time"
         axes.plot(factors, [speedup([share], [factor]) for factor in factors], label=label, **style)
         axes.axhline(bound(share), color=style["color"], linewidth=1, linestyle=(0, (1, 1.6)))
         axes.annotate(
             f"{bound(share):.2f} ×",
             (most, bound(share)),
-            xytext=(4, -3),
+            xytext=(4, -11 if lower else 2),
             textcoords="offset points",
             fontsize=9,
         )
@@ -65,10 +66,10 @@ def amdahl(shares: Mapping[str, float], most: float = 64.0) -> Figure:
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlim(1, most * 1.35)
-    axes.set_ylim(bottom=0.95)
+    axes.set_ylim(bottom=0.88)
     axes.set_xlabel("this part becomes faster by (×, logarithmic)")
     axes.set_ylabel("the whole becomes faster by\n(×, logarithmic)")
-    axes.legend(loc="upper left", fontsize=9)
+    axes.legend(loc="center left", bbox_to_anchor=(0.0, 0.72), fontsize=9)
     return drawn
 
 
@@ -107,47 +108,6 @@ def moved(traffic: Sequence[Traffic], weights: int, title: str, names: Sequence[
         [patch(colour) for colour in (LIGHT, *PARTS)], [names[2], *(one.name for one in traffic)],
         loc="outside lower center", ncols=5, fontsize=8.5, handlelength=1.2, columnspacing=1.0,
     )  # fmt: skip
-    return drawn
-
-
-@styled()
-def tiles(written: Mapping[tuple[int, ...], Sequence[int]], tokens: int, columns: int, tile: int) -> Figure:
-    """Which program of a kernel wrote which result.
-
-    Args:
-        written: program → places of the results it wrote, counted through the rows.
-        tile: columns of one program; what reaches beyond the last column is hatched.
-    """
-    from matplotlib.patches import Rectangle
-
-    across = -(-columns // tile)
-    drawn, axes = figure(7.8, 1.0 + 0.42 * tokens)
-    for number, (program, places) in enumerate(written.items()):
-        for token in sorted({int(place) // columns for place in places}):
-            mine = sorted(int(place) % columns for place in places if int(place) // columns == token)
-            colour = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)[number % 6]
-            size = (mine[-1] + 1 - mine[0], 0.84)
-            axes.add_patch(Rectangle((mine[0], token - 0.42), *size, facecolor=colour, edgecolor="white"))
-            axes.text(
-                mine[0] + size[0] / 2, token, ", ".join(map(str, program)), ha="center", va="center", fontsize=9,
-                color=ink(colour),
-            )  # fmt: skip
-    for token in range(tokens if columns % tile else 0):
-        rest = across * tile - columns
-        axes.add_patch(
-            Rectangle((columns, token - 0.42), rest, 0.84, facecolor="none", edgecolor=GREY, hatch="///")
-        )
-    axes.axvline(columns, color=BLACK, linewidth=1.2)
-    axes.annotate(
-        "end of the row", (columns, -0.6), xytext=(-4, 2), textcoords="offset points", ha="right", fontsize=9
-    )
-    axes.set_xlim(0, across * tile)
-    axes.set_ylim(tokens - 0.4, -1.0)
-    axes.set_yticks(range(tokens))
-    axes.set_xticks([*range(0, columns, tile), columns])
-    axes.set_xlabel("column of the result; in each box: the program that wrote it; hatched: masked")
-    axes.set_ylabel("token")
-    axes.grid(visible=False)
     return drawn
 
 
@@ -238,12 +198,16 @@ def moves(steps: Sequence[Move], ceilings: Ceilings) -> Figure:
         axes.plot(*places[0], "o", color=colour, markerfacecolor="white", markersize=8)
         axes.plot(*places[1], "o", color=colour, markersize=8)
         faster = places[1][1] / places[0][1]
+        left = number % 2 == 0  # of the slope, so that neighbours do not write over one another
         axes.annotate(
-            f"{step.name}: {faster:.2g} ×", places[0], xytext=(9, -13), textcoords="offset points", fontsize=9
-        )
+            f"{step.name}: {faster:.2g} ×", places[1 if left else 0], xytext=(-10, 7) if left else (9, -13),
+            textcoords="offset points", ha="right" if left else "left", fontsize=9,
+        )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(low, high)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlabel("arithmetic intensity (FLOP/B)")
     axes.set_ylabel("rate that the roof allows (TFLOP/s)")
     return drawn

@@ -1,4 +1,4 @@
-"""Timelines of kernels: what each does, and the gaps between them; measured, or computed from launch times."""
+"""Timelines of kernels and the gaps between them, measured or computed from launches; and the tiles of one kernel."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from labkit.course.style import BLUE, GREEN, LIGHT, ORANGE, PURPLE, SKY, figure, patch, styled, time_scale
+from labkit.course.style import (
+    BLACK,
+    BLUE,
+    GREEN,
+    GREY,
+    LIGHT,
+    ORANGE,
+    PURPLE,
+    SKY,
+    VERMILION,
+    figure,
+    ink,
+    patch,
+    styled,
+    time_scale,
+)
 from labkit.fuse.arithmetic import timeline
 from labkit.profile.timeline import Span
 
@@ -98,4 +113,45 @@ def launches(runs: Mapping[str, tuple[int, float, float]], lanes: tuple[str, str
         axes.set_ylim(-0.55, 1.55)
         axes.grid(visible=False, axis="y")
     panels[-1].set_xlabel(f"time ({unit})")
+    return drawn
+
+
+@styled()
+def tiles(written: Mapping[tuple[int, ...], Sequence[int]], tokens: int, columns: int, tile: int) -> Figure:
+    """Which program of a kernel wrote which result.
+
+    Args:
+        written: program → places of the results it wrote, counted through the rows.
+        tile: columns of one program; what reaches beyond the last column is hatched.
+    """
+    from matplotlib.patches import Rectangle
+
+    across = -(-columns // tile)
+    drawn, axes = figure(7.8, 1.0 + 0.42 * tokens)
+    for number, (program, places) in enumerate(written.items()):
+        for token in sorted({int(place) // columns for place in places}):
+            mine = sorted(int(place) % columns for place in places if int(place) // columns == token)
+            colour = (BLUE, ORANGE, GREEN, PURPLE, SKY, VERMILION)[number % 6]
+            size = (mine[-1] + 1 - mine[0], 0.84)
+            axes.add_patch(Rectangle((mine[0], token - 0.42), *size, facecolor=colour, edgecolor="white"))
+            axes.text(
+                mine[0] + size[0] / 2, token, ", ".join(map(str, program)), ha="center", va="center", fontsize=9,
+                color=ink(colour),
+            )  # fmt: skip
+    for token in range(tokens if columns % tile else 0):
+        rest = across * tile - columns
+        axes.add_patch(
+            Rectangle((columns, token - 0.42), rest, 0.84, facecolor="none", edgecolor=GREY, hatch="///")
+        )
+    axes.axvline(columns, color=BLACK, linewidth=1.2)
+    axes.annotate(
+        "end of the row", (columns, -0.6), xytext=(-4, 2), textcoords="offset points", ha="right", fontsize=9
+    )
+    axes.set_xlim(0, across * tile)
+    axes.set_ylim(tokens - 0.4, -1.0)
+    axes.set_yticks(range(tokens))
+    axes.set_xticks([*range(0, columns, tile), columns])
+    axes.set_xlabel("column of the result; in each box: the program that wrote it; hatched: masked")
+    axes.set_ylabel("token")
+    axes.grid(visible=False)
     return drawn
