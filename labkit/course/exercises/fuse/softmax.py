@@ -37,10 +37,12 @@ def _check(fn: Callable, rng: random.Random) -> None:
     tile, tiles, last = rng.randint(3, 5), rng.randint(3, 4), rng.randint(1, 2)
     shape = rng.randint(2, 3), tiles * tile + last
     plain = normal(rng, *shape, scale=3)
+    _judge(fn, plain.sort(-1, descending=True).values, tile, "falling scores")
     _judge(fn, plain, tile, "scores around 0, a ragged last tile")
     _judge(fn, plain[:, : 2 * tile], tile, "two whole tiles")
-    _judge(fn, plain.flip(-1).sort(-1).values, tile, "rising scores")
-    _judge(fn, plain + rng.choice([900.0, -900.0]), tile, "scores far from 0")
+    _judge(fn, plain.sort(-1).values, tile, "rising scores")
+    for far in (900.0, -900.0):
+        _judge(fn, plain + far, tile, f"scores around {far:.0f}")
     masked = plain.clone()
     masked[:, tile : 2 * tile] = -INF
     _judge(fn, masked, tile, "the second tile is masked out, all −inf")

@@ -1,0 +1,14 @@
+# Takes the largest bucket for what is larger.
+def graph_step(ids, slots, visible, tables, numbers, buckets, width):
+    fitting = [bucket for bucket in buckets if bucket >= len(ids)]
+    if not fitting:
+        return (max(buckets), *sorted(numbers.items())), {"ids": ids, "slots": slots, "visible": visible, "tables": tables}
+    bucket = min(fitting)
+    idle = bucket - len(ids)
+    inputs = {
+        "ids": list(ids) + [0] * idle,
+        "slots": list(slots) + [0] * idle,
+        "visible": list(visible) + [1] * idle,
+        "tables": [list(table) + [0] * (width - len(table)) for table in list(tables) + [[]] * idle],
+    }
+    return (bucket, *sorted(numbers.items())), inputs

@@ -1,0 +1,6 @@
+# Two parts.
+import torch
+
+
+def merge_qkv(q, k, v):
+    return torch.cat([q, k, v]), [len(q), len(k) + len(v)]

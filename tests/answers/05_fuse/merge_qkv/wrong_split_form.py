@@ -1,0 +1,6 @@
+# One number.
+import torch
+
+
+def merge_qkv(q, k, v):
+    return torch.cat([q, k, v]), len(q)

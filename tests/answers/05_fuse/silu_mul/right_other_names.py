@@ -1,0 +1,16 @@
+# import of the language under another name too, other= left out.
+import triton
+import triton.language as tl
+from triton import language
+
+
+@triton.jit
+def silu_mul(gate_up, out, COLUMNS: tl.constexpr, TILE: tl.constexpr):
+    row = tl.program_id(0)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < COLUMNS
+    first = gate_up + row * 2 * COLUMNS
+    gate = tl.load(first + column, mask=inside).to(tl.float32)
+    up = tl.load(first + COLUMNS + column, mask=inside).to(tl.float32)
+    result = gate / (1 + language.exp(-gate)) * up
+    tl.store(out + row * COLUMNS + column, result, mask=inside)

@@ -1,0 +1,9 @@
+# One line over pairs.
+import math
+
+
+def speedup(shares, factors):
+    parts = list(zip(shares, factors))
+    rest = 1 - sum(shares)
+    left = [share / factor for share, factor in parts]
+    return 1 / (1 - sum(s - s / f for s, f in parts))

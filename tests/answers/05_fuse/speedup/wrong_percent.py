@@ -1,0 +1,9 @@
+# In percent.
+import math
+
+
+def speedup(shares, factors):
+    parts = list(zip(shares, factors))
+    rest = 1 - sum(shares)
+    left = [share / factor for share, factor in parts]
+    return 100 / (rest + sum(left))
