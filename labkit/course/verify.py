@@ -123,7 +123,9 @@ def guarded(function: Answer) -> Answer:
         except (Wrong, AnswerRaised):
             raise  # from a callable that the check passed in
         except (Exception, SystemExit) as error:
-            raise AnswerRaised(type(error).__name__, str(error), _own_lines(error.__traceback__, home)) from None
+            raise AnswerRaised(
+                type(error).__name__, str(error), _own_lines(error.__traceback__, home)
+            ) from None
         finally:
             call.__dict__["printed"] = printed.getvalue()
 
@@ -168,7 +170,7 @@ def _copied(value: Any) -> Any:
 
 
 def _own_lines(trace: TracebackType | None, home: str = "") -> list[str]:
-    """The learner's part of a traceback: what lies in the file `home`, or where the first frame below the guard does."""
+    """The learner's part of a traceback: what lies in `home`, or in the file of the first frame below the guard."""
     frames = traceback.extract_tb(trace)[1:]
     if not frames:
         return []

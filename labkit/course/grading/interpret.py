@@ -112,7 +112,9 @@ class Record:
         name = min(self._ranges, key=apart)
         base, reach, width = self._ranges[name]
         place = (address - base) // width
-        return f"program {self.program} {verb} element {place} of {name}, which has {reach} (0 to {reach - 1})"
+        return (
+            f"program {self.program} {verb} element {place} of {name}, which has {reach} (0 to {reach - 1})"
+        )
 
 
 def run(kernel: Any, grid: Sequence[int], args: Sequence[Any], named: Mapping[str, Any]) -> Record:
@@ -166,14 +168,7 @@ def _interpreter(record: Record) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
 
     def ready(function: Any) -> Any:
         if function not in made:
-            copy = types.FunctionType(
-                function.__code__,
-                dict(function.__globals__),
-                function.__name__,
-                function.__defaults__,
-                function.__closure__,
-            )
-            copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+            copy = _with_own_globals(function)
             made[function] = interpreter.FunctionRewriter(copy).rewrite_ast()
         return made[function]
 
@@ -195,6 +190,16 @@ def _interpreter(record: Record) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
         scope.restore()
         for name in ("grid_idx", "grid_dim"):
             setattr(builder, name, None)
+
+
+def _with_own_globals(function: Any) -> Any:
+    """The function again, what it closes over among its globals: the interpreter compiles its source anew."""
+    code, cells = function.__code__, function.__closure__ or ()
+    names = dict(function.__globals__)
+    names |= {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+    copy = types.FunctionType(code, names, function.__name__, function.__defaults__, function.__closure__)
+    copy.__kwdefaults__, copy.__annotations__ = function.__kwdefaults__, function.__annotations__
+    return copy
 
 
 def _watch(scope: Any, builder: Any, record: Record) -> None:

@@ -36,7 +36,11 @@ def _check(fn: Callable, rng: random.Random) -> None:
         got = launched(fn, (given["tiles"],), arguments, given)
         other_outputs(got, "out", given)
         _judge(result(got, "out", out, given), query, key, value, given)
-        given |= {"moved": got["written"]["out"], "needed": out.nbytes, "read_scores": got["read"].get("out", 0)}
+        given |= {
+            "moved": got["written"]["out"],
+            "needed": out.nbytes,
+            "read_scores": got["read"].get("out", 0),
+        }
         expect(not given["read_scores"], "read_out", **given)
         expect(given["moved"] <= given["needed"], "spilled", **given)
 
@@ -63,9 +67,7 @@ def _judge(found: Tensor, query: Tensor, key: Tensor, value: Tensor, given: dict
     expect(False, "values", **here)
 
 
-def _mistakes(
-    scores: Tensor, seen: Tensor, value: Tensor, query: Tensor, key: Tensor
-) -> dict[str, Tensor]:
+def _mistakes(scores: Tensor, seen: Tensor, value: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
     import torch
 
     tile, tokens = 16, len(scores)

@@ -64,10 +64,11 @@ def _judge_values(found: Tensor, gate: Tensor, up: Tensor, dtype: Any, given: di
         if dtype == torch.float16:
             _judge_rounding(found, gate, up, want, given)
         return
-    row, column = divmod(int(((found - want).abs().nan_to_num(torch.inf) > wide).flatten().float().argmax()),
-                         given["columns"])  # fmt: skip
-    here = {"row": row, "column": column, "gate": gate[row, column], "up": up[row, column],
-            "got": found[row, column], "want": want[row, column], "unwritten": unwritten, **given}  # fmt: skip
+    apart = (found - want).abs().nan_to_num(torch.inf) > wide
+    row, column = divmod(int(apart.flatten().float().argmax()), given["columns"])
+    tensors = {"gate": gate, "up": up, "got": found, "want": want}
+    here = {name: tensor[row, column].item() for name, tensor in tensors.items()}
+    here |= {"row": row, "column": column, "unwritten": unwritten, **given}
     for name, value in by.items():
         same = agree(found.nan_to_num(1e9), value.nan_to_num(1e9), wide)  # what is missing in both agrees
         expect(not same, name, **here)

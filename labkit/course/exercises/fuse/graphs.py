@@ -54,7 +54,9 @@ def _check(fn: Callable, rng: random.Random) -> None:
         _differs(_judge(fn, changed), key, "key_without_number", step, changed, number=name)
     crossed = {**step, "numbers": {"splits": numbers["window"], "window": numbers["splits"]}}
     if crossed["numbers"] != numbers:
-        _differs(_judge(fn, crossed), key, "key_without_number", step, crossed, number="which number is which")
+        _differs(
+            _judge(fn, crossed), key, "key_without_number", step, crossed, number="which number is which"
+        )
     large = _draw(rng, whole[2] + 1, numbers, buckets)
     got = fn(**large)
     expect(got is None, "too_large", rows=whole[2] + 1, largest=whole[2], got=got)
@@ -103,7 +105,9 @@ def _judge(fn: Callable, step: dict[str, Any]) -> Any:
         if name == "tables":
             _judge_tables(field, step, given)
             continue
-        expect(list(field[:rows]) == step[name], "rows_changed", got=list(field[:rows]), want=step[name], **given)
+        expect(
+            list(field[:rows]) == step[name], "rows_changed", got=list(field[:rows]), want=step[name], **given
+        )
         idle = list(field[rows:])
         if name == "visible":
             expect(0 not in idle, "length_0", got=idle, **given)
