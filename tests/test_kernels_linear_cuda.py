@@ -5,6 +5,7 @@ import torch
 
 from labkit.errors import LabkitError
 from labkit.kernels import linear_tiling, tuning
+from labkit.kernels.device import available, starts_early
 from labkit.kernels.linear import (
     SMALL,
     arrival_counters,
@@ -15,7 +16,6 @@ from labkit.kernels.linear import (
 )
 from labkit.kernels.linear_tiling import Tiling
 from labkit.kernels.linear_tune import tune
-from labkit.kernels.paged_decode import available
 from labkit.timing import compare
 
 pytestmark = pytest.mark.skipif(
@@ -124,7 +124,7 @@ def test_a_token_gives_the_same_bits_in_any_company():
 @pytest.mark.parametrize("pdl", [False, True])
 def test_a_captured_chain_of_layers(tokens, counted, pdl):
     """Four layers, each reading what the one before wrote, over shared counters; replayed on new inputs."""
-    if pdl and not linear_tiling.starts_early(DEVICE):
+    if pdl and not starts_early(DEVICE):
         pytest.skip("needs Hopper")
     layers = [drawn(tokens, 1024, 1024, torch.bfloat16, seed) for seed in range(4)]
     layers = [(weight / 3, bias) for _, weight, bias, _ in layers]

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from labkit.errors import LabkitError
 from labkit.kernels.attention import packed_attention, paged_attention
+from labkit.kernels.device import available
 from labkit.kernels.gated import gated
 from labkit.kernels.layout import Layout
 from labkit.kernels.linear import linear
-from labkit.kernels.paged_decode import available, decode
+from labkit.kernels.paged_decode import decode
 from labkit.kernels.pages import Pages, write
 from labkit.kernels.prefill import varlen_attention
 from labkit.kernels.rms_norm import Norm, rms_norm

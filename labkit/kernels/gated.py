@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.errors import LabkitError
-from labkit.kernels.rms_norm import compiles, dependent
+from labkit.kernels.device import compiles, dependent
 
 ACTIVATIONS: MappingProxyType[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh")}
@@ -57,7 +57,7 @@ def reference(gate_up: Tensor, activation: str) -> Tensor:
 
 
 def launch(gate_up: Tensor, activation: str, *, tile: int | None = None, pdl: bool = False) -> Tensor:
-    """The kernel, with the contract of gated for dtypes in rms_norm.FLOATS.
+    """The kernel, with the contract of gated for dtypes in device.FLOATS.
 
     Args:
         tile: results of one program, a power of 2 and at least 256; chosen from the size if not given. Every

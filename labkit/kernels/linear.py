@@ -31,13 +31,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.errors import LabkitError
-from labkit.kernels.linear_tiling import Tiling, padded, starts_early, tiling_for
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import FLOATS, available, starts_early
+from labkit.kernels.linear_tiling import Tiling, padded, tiling_for
 
 SMALL = 16
 """The most tokens that go to the kernels; more go to torch."""
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ACTIVATIONS = (None, "gelu", "gelu_tanh")
 COMBINED = 512  # outputs of a program of the second launch
 
@@ -214,7 +213,7 @@ def _multiply(
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels take this product."""
-    if not 0 < len(x) <= SMALL or x.dtype not in DTYPES or 0 in weight.shape or weight.stride(1) != 1:
+    if not 0 < len(x) <= SMALL or x.dtype not in FLOATS or 0 in weight.shape or weight.stride(1) != 1:
         return False
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return False

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from labkit.kernels.device import power
+
 HOPPER_SHARED = 227 * 1024
 """Shared memory that a program may have on an H100 or H200 [B]."""
 
@@ -84,8 +86,3 @@ def candidates(head_dim: int, group: int, stored: int = 2, memory: int = HOPPER_
         found.append((128, 64, 4, 3))
     tunings = [Tuning(*values) for values in found if values[0] >= group]
     return [tuning for tuning in tunings if tuning.shared_bytes(head_dim, 2, stored) <= memory]
-
-
-def power(n: int) -> int:
-    """The smallest power of 2 that is at least n."""
-    return 1 << (n - 1).bit_length()

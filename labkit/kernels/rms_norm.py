@@ -19,17 +19,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import compiles, dependent, power
 
 LARGEST = 32768
 """Numbers in a token's hidden state up to which a program can hold it in registers."""
 
-FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 """What the elementwise kernels compute on, always through float32."""
 
 
@@ -127,27 +125,6 @@ def launch(
 def default_warps(block: int) -> int:
     """Warps for a token of `block` numbers: one load of 16 bytes a thread in half precision, at most 16 warps."""
     return max(1, min(16, block // 256))
-
-
-def compiles(x: Tensor) -> bool:
-    """Whether an elementwise kernel may take x: it is on a GPU that Triton compiles for, in one of FLOATS,
-    and needs no gradient, which these kernels do not have."""
-    return (
-        x.is_cuda
-        and x.dtype in FLOATS
-        and available(x.device)
-        and not (x.requires_grad and torch.is_grad_enabled())
-    )
-
-
-def dependent(pdl: bool) -> dict[str, Any]:
-    """Launch options of programmatic dependent launch; none without it, since older Tritons know no such option."""
-    return {"launch_pdl": True} if pdl else {}
-
-
-def power(n: int) -> int:
-    """The smallest power of 2 that is at least n (1 for n < 2)."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 def _kernels() -> ModuleType:

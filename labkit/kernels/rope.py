@@ -23,8 +23,9 @@ import torch
 from torch import Tensor
 
 from labkit.errors import LabkitError
+from labkit.kernels.device import compiles, dependent, power
 from labkit.kernels.pages import Pages, write
-from labkit.kernels.rms_norm import Norm, compiles, dependent, power
+from labkit.kernels.rms_norm import Norm
 from labkit.kernels.rms_norm import reference as normalised
 
 WIDEST = 512
@@ -120,7 +121,7 @@ def launch(
     warps: int = 1,
     pdl: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel, with the contract of rope_write for dtypes in rms_norm.FLOATS and dim up to WIDEST; either
+    """The kernel, with the contract of rope_write for dtypes in device.FLOATS and dim up to WIDEST; either
     both norms or none, of the same eps, offset and `wide`. q and k are contiguous, v is a view of qkv.
 
     Args:
