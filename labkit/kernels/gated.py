@@ -28,12 +28,13 @@ FEW = 1 << 19
 """Results below which small programs spread the work over more of the GPU's processors."""
 
 
-def gated(gate_up: Tensor, activation: str) -> Tensor:
+def gated(gate_up: Tensor, activation: str, *, pdl: bool = False) -> Tensor:
     """activation(gate) · up, by the kernel where it runs and in torch elsewhere.
 
     Args:
         gate_up: [..., 2·I], the gate first.
         activation: "silu", "gelu" or "gelu_tanh".
+        pdl: programmatic dependent launch, see rms_norm.launch; no effect on the reference.
 
     Returns:
         [..., I] in the dtype of gate_up.
@@ -46,7 +47,7 @@ def gated(gate_up: Tensor, activation: str) -> Tensor:
             f"A gated activation {activation!r} of {gate_up.shape[-1]} columns was asked for.",
             f"Known are {', '.join(ACTIVATIONS)}, of an even number of columns: gate, then up.",
         )
-    return (launch if compiles(gate_up) else reference)(gate_up, activation)
+    return launch(gate_up, activation, pdl=pdl) if compiles(gate_up) else reference(gate_up, activation)
 
 
 def reference(gate_up: Tensor, activation: str) -> Tensor:

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -33,7 +34,7 @@ from torch import Tensor
 
 from labkit.errors import LabkitError
 from labkit.kernels.attention import paged_decode
-from labkit.kernels.device import available, power, processors
+from labkit.kernels.device import available, dependent, power, processors
 from labkit.kernels.pages import Pages
 
 LOG2E = math.log2(math.e)
@@ -50,14 +51,18 @@ def decode(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    pdl: bool = False,
 ) -> Tensor:
     """Decode attention by the kernel where it runs, by the torch reference elsewhere: same contract.
 
     The kernel wants an NVIDIA GPU from Ampere on (or one that says it can do as much), float32 or a half
     precision, and head dimensions up to 256.
+
+    Args:
+        pdl: programmatic dependent launch, see rms_norm.launch; no effect on the reference.
     """
     runs = query.is_cuda and query.dtype.itemsize <= 4 and query.shape[2] <= 256
-    function = launch if runs and available(query.device) else paged_decode
+    function = partial(launch, pdl=pdl) if runs and available(query.device) else paged_decode
     return function(query, pages, table, visible, scale=scale, window=window, softcap=softcap)
 
 
@@ -127,6 +132,7 @@ def launch(
     tuning: Tuning | None = None,
     scratch: Tensor | None = None,
     out: Tensor | None = None,
+    pdl: bool = False,
 ) -> Tensor:
     """The kernel, with the contract of labkit.kernels.attention.paged_decode.
 
@@ -134,6 +140,7 @@ def launch(
         shares, tuning: how the work is cut; chosen from sizes if not given.
         scratch: float32 [scratch_numbers(…)], which the layers of a captured graph may share.
         out: contiguous [rows, heads, head_dim].
+        pdl: programmatic dependent launch, see rms_norm.launch.
 
     Raises:
         LabkitError: scratch is too small, or the heads do not form groups.
@@ -160,7 +167,8 @@ def launch(
         )
     partial, sums = scratch[: rows * heads * shares * dim], scratch[rows * heads * shares * dim :]
     cut = {"DIM": dim, "DIM_PAD": max(16, power(dim)), "TILE": tuning.tile,
-           "LEAST": -(-LEAST_SHARE // tuning.tile) * tuning.tile, "WINDOW": window or 0}  # fmt: skip
+           "LEAST": -(-LEAST_SHARE // tuning.tile) * tuning.tile, "WINDOW": window or 0,
+           "PDL": pdl, **dependent(pdl)}  # fmt: skip
     target = partial if shares > 1 else out
     _attend(query, pages, table, visible, target, sums, scale, softcap, shares, tuning, cut)
     if shares > 1:

@@ -35,10 +35,11 @@ class Tuning:
 def default_tuning(
     head_dim: int, group: int, element: int, stored: int, typical: int, memory: int = HOPPER_SHARED
 ) -> Tuning:
-    """Large tiles for long chunks, smaller ones (so that a processor holds two programs) for short ones.
+    """Tiles of 64 rows, what Hopper's tensor cores take at once, so that a processor holds several programs and one
+    computes while another waits; larger tiles, which read keys less often, were slower.
 
-    Not fewer than 64 rows, what Hopper's tensor cores take at once, unless all rows may be single tokens: one long
-    chunk would suffer. Chosen by what the compiler reports for Hopper (registers, spills), not yet by measurement.
+    Fewer rows only if all rows of the step may be single tokens: one long chunk would suffer. Measured on an H200
+    for head dimension 128 in bf16; elsewhere chosen by what the compiler reports (registers, spills).
 
     Args:
         group: query heads for each KV head.
@@ -52,12 +53,12 @@ def default_tuning(
         tuning = Tuning(max(least, 32), 16, 8, 2)
     elif typical == 1:
         tuning = Tuning(least, 32 if large else 64, 4, 3)
-    elif typical * group <= 512 and not large:
+    elif not large and (stored == 2 or typical * group <= 512):
         tuning = Tuning(max(least, 64), 64, 4, 3)
     elif stored == 1:
         tuning = Tuning(max(least, 128), 32 if large else 64, 8, 3)
     else:
-        tuning = Tuning(max(least, 128), 64 if large else 128, 8, 2 if large else 3)
+        tuning = Tuning(max(least, 128), 64, 8, 2)
     smaller = [
         {"stages": 2},
         {"tile_k": 64},

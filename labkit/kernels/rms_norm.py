@@ -49,6 +49,7 @@ def rms_norm(
     add: Tensor | None = None,
     offset: float = 0.0,
     wide: bool = False,
+    pdl: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """RMSNorm of x [..., H], or of x + add, by the kernel where it runs and in torch elsewhere.
 
@@ -57,6 +58,7 @@ def rms_norm(
         add: the residual, shape and dtype of x.
         offset: added to the weight.
         wide: multiply by the weight in float32, before the cast to x's dtype.
+        pdl: programmatic dependent launch, see `launch`; no effect on the reference.
 
     Returns:
         (normed, summed), both as x; summed is x itself without add. Without `wide`, a weight of a wider dtype
@@ -65,7 +67,7 @@ def rms_norm(
     same = weight.dtype == x.dtype or wide
     runs = compiles(x) and x.shape[-1] <= LARGEST and same and (add is None or add.dtype == x.dtype)
     if runs and not (torch.is_grad_enabled() and weight.requires_grad):
-        return launch(x, weight, eps, add=add, offset=offset, wide=wide)
+        return launch(x, weight, eps, add=add, offset=offset, wide=wide, pdl=pdl)
     return reference(x, weight, eps, add=add, offset=offset, wide=wide)
 
 
