@@ -33,7 +33,7 @@ class GraphInputs:
 
     def __init__(self, tokens: int, rows: int, width: int, newest: Tensor, layers: Sequence[Pages]) -> None:
         self._layers, self._newest = layers, newest
-        wide = {name: tokens for name in ("ids", "positions", "slots", "owners")} | {"wanted": rows}
+        wide = dict.fromkeys(("ids", "positions", "slots", "owners"), tokens) | {"wanted": rows}
         self._sizes = wide | {"visible": rows, "starts": rows + 1}
         self._words = sum(wide.values())  # of 8 bytes; what follows has 4
         words = self._words + rows + 1
