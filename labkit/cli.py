@@ -13,6 +13,7 @@ import typer
 
 from labkit.errors import LabkitError
 
+_HERE = Path(__file__).parent
 CANNOT = 2  # exit code when the command could not be carried out
 
 app = typer.Typer(
@@ -135,18 +136,27 @@ def bench(
         str, typer.Option(help="labcoder, labcoder@7b, a folder, a hub name.", envvar="LABKIT_MODEL")
     ] = "auto",
     device: Annotated[str | None, typer.Option(help="cuda or cpu; the best one when left out.")] = None,
+    only: Annotated[
+        str, typer.Option(help="Parts, such as ladder,kernels; all when left out. For fuse.")
+    ] = "",
 ) -> None:
     """Run a benchmark and record it in data/results/ with versions, command and every repeat."""
     import importlib
+    import inspect
 
-    known = sorted(path.parent.name for path in Path(__file__).parent.glob("*/bench.py"))
-    if name not in known:
+    # the stove is measured through the engine, which lives in a room above its own
+    found = {"fuse": "labkit.batch.bench_fuse"}
+    found |= {path.parent.name: f"labkit.{path.parent.name}.bench" for path in _HERE.glob("*/bench.py")}
+    if name not in found:
         raise LabkitError(
-            f"There is no benchmark called {name!r}.", f"There are: {', '.join(known) or 'none yet'}."
+            f"There is no benchmark called {name!r}.", f"There are: {', '.join(sorted(found))}."
         )
     from labkit import results
 
-    figures = importlib.import_module(f"labkit.{name}.bench").run(model, device)
+    run = importlib.import_module(found[name]).run
+    if only and "only" not in inspect.signature(run).parameters:
+        raise LabkitError(f"The benchmark {name} has no parts to choose from.", "Leave --only out.")
+    figures = run(model, device, only=only) if only else run(model, device)
     print(f"recorded: {results.record(name, figures, device=device)}", file=sys.stderr)  # stdout ends in JSON
 
 

@@ -14,9 +14,9 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from labkit.batch import draws
 from labkit.batch.sampler import BatchSampler
 from labkit.batch.sampling import Sampling
+from labkit.kernels import draws
 
 VOCAB = 24
 DRAWS = 40_000

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from labkit.batch import draws, sampler
+from labkit.batch import sampler
 from labkit.batch.sampler import BatchSampler
 from labkit.batch.sampling import Sampling
 from labkit.errors import LabkitError
+from labkit.kernels import draws
 
 VOCAB = 24
 

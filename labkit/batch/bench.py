@@ -152,7 +152,7 @@ def _ours(lm: LM, arrivals: Sequence[Arrival], policy: Policy, plan: Plan, *, ke
         before = engine.metrics.count
         result = replay(engine, arrivals)
         steps = engine.metrics.steps[before:]
-        figures = _figures(result) | {
+        figures = summary(result) | {
             "steps": len(steps),
             "step_s": {q: percentile([step.seconds for step in steps], q) for q in (50, 95, 100)},
             "rows_a_step": sum(len(step.rows) for step in steps) / len(steps),
@@ -172,7 +172,8 @@ def release(lm: LM) -> None:
         torch.cuda.empty_cache()
 
 
-def _figures(result: Replay) -> dict[str, Any]:
+def summary(result: Replay) -> dict[str, Any]:
+    """What a load measured, in the terms of the tables."""
     return {
         "seconds": result.seconds,
         "tokens_per_second": result.tokens_per_second,
@@ -212,7 +213,7 @@ def _prediction(
     measured = loads["skewed"]["ours"]["continuous"]
     tables = BlockTables(measured["blocks"], 16)
     engine = Engine(CostRunner(clock, costs), Scheduler(tables, Continuous(), rows=plan.rows), clock=clock)
-    predicted = _figures(replay(engine, arrivals))
+    predicted = summary(replay(engine, arrivals))
     return {
         "costs": asdict(costs),
         "predicted": predicted,

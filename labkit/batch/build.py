@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from labkit.batch import checks
@@ -14,6 +15,7 @@ from labkit.cache.attention import position_limit
 from labkit.cache.host_store import HostStore
 from labkit.cache.paged import PagedCache, token_bytes
 from labkit.errors import LabkitError
+from labkit.fuse.graphs import StepGraphs
 from labkit.models import LM
 from labkit.models.memory import GIB, free_bytes
 from labkit.profile import shape_of
@@ -49,9 +51,15 @@ def blocks_that_fit(lm: LM, rows: int, step_tokens: int, block_size: int, *, qua
             f"{max(free, 0) / GIB:.2f} GiB are left for the KV cache of {lm.name}, less than two blocks.",
             "Take a smaller model, fewer rows, fewer tokens a step, or smaller blocks.",
         )
-    positions = position_limit(lm.config)
+    longest = position_blocks(lm, block_size)
     fits = free // size - 1
-    return fits if positions is None else min(fits, rows * -(-positions // block_size))
+    return fits if longest is None else min(fits, rows * longest)
+
+
+def position_blocks(lm: LM, block_size: int) -> int | None:
+    """Blocks of a row as long as the model's positions go; None where they do not end."""
+    positions = position_limit(lm.config)
+    return None if positions is None else -(-positions // block_size)
 
 
 def engine_for(
@@ -65,6 +73,7 @@ def engine_for(
     quantised: bool = False,
     share: bool = True,
     host: HostStore | None = None,
+    graphs: bool = False,
     seed: int = 0,
     **scheduling: Any,
 ) -> Engine:
@@ -79,6 +88,7 @@ def engine_for(
         quantised: keep keys and values in int8.
         share: let requests find the prefixes that others computed.
         host: keeps prefixes that the KV pool has no room for.
+        graphs: replay steps from CUDA graphs (labkit/fuse/graphs.py), captured now; has no effect without a GPU.
         seed: of draws whose request has none.
         scheduling: head_start, proposer and guesses, as Scheduler takes them.
 
@@ -110,9 +120,10 @@ def engine_for(
         "vocab": shape_of(lm.config).vocab,
         "seed": checks.count("Engine: seed", seed, *SEEDS),
     }
-    return Engine(
-        ModelRunner(lm, cache, rows), scheduler, **about
-    )  # from here on the model's attention is ours
+    longest = min(filter(None, (blocks, position_blocks(lm, block_size))))
+    capture = partial(StepGraphs, lm, cache.layers, rows=rows, step_tokens=step_tokens, width=longest)
+    runner = ModelRunner(lm, cache, rows, graphs=capture if graphs and lm.device.type == "cuda" else None)
+    return Engine(runner, scheduler, **about)  # from here on the model's attention is ours
 
 
 def eos_ids(lm: LM) -> tuple[int, ...]:

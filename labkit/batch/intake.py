@@ -6,12 +6,12 @@ from itertools import count
 from typing import Any
 
 from labkit.batch import checks
-from labkit.batch.draws import sample_seed
 from labkit.batch.request import Request, Sample, Ticket
 from labkit.batch.row import Row
 from labkit.batch.scheduler import Scheduler
 from labkit.batch.text import TextStream
 from labkit.errors import LabkitError
+from labkit.kernels.draws import sample_seed
 
 
 class Intake:

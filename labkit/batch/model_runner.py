@@ -1,16 +1,16 @@
 """Runs steps on a model: lay the step out, one forward pass, one draw for every row.
 
 The step's numbers (ids, positions, slots, block tables …) are put together on the host and cross to the device
-in one copy (`Staging`). Tokens stay on the device between steps: a row that decodes takes its input from where the step
-before has put it.
+in one copy (`Staging`), or go where a captured CUDA graph reads them. Tokens stay on the device between steps: a
+row that decodes takes its input from where the step before has put it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-import numpy as np
 import torch
 
 from labkit.batch.row import UNKNOWN, Row, Step, Work
@@ -19,10 +19,18 @@ from labkit.batch.sampler import BatchSampler
 from labkit.batch.sampling import Sampled, Top
 from labkit.batch.staging import Staging
 from labkit.cache.attention import install, remove
+from labkit.cache.numbers import Numbers, block_table
 from labkit.cache.pack import Pack, View, forward
 from labkit.cache.paged import PagedCache
 from labkit.kernels.layout import Layout
 from labkit.models import LM
+
+
+class Replay(Protocol):
+    """Runs steps that were captured before."""
+
+    def run(self, step: Numbers) -> torch.Tensor | None:
+        """Logits of the wanted places, or None where the step was not captured."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +80,28 @@ class ModelRunner:
         lm: the model.
         cache: its keys and values.
         rows: rows at most.
+        graphs: makes the CUDA graphs that steps are replayed from, if any; called with each row's newest token
+            (int64 [rows], on the device), it gives what replays.
     """
 
-    def __init__(self, lm: LM, cache: PagedCache, rows: int) -> None:
+    def __init__(
+        self, lm: LM, cache: PagedCache, rows: int, *, graphs: Callable[[torch.Tensor], Replay] | None = None
+    ) -> None:
         self.lm = lm
         self.cache = cache
         self.overlaps = lm.device.type == "cuda"
         self._sampler = BatchSampler(rows, lm.config.vocab_size, lm.device)
         self._last = torch.zeros(rows, dtype=torch.long, device=lm.device)  # each slot's newest token
-        self._staging = Staging(lm.device)
+        self._staging, self._draws = Staging(lm.device), Staging(lm.device)
         self._lives: dict[int, tuple[int, int]] = {}
+        self._graphs: Replay | None = None
         install(lm.model)
+        try:
+            with torch.inference_mode():
+                self._graphs = graphs(self._last) if graphs else None
+        except BaseException:
+            remove(lm.model)
+            raise
 
     def close(self) -> None:
         """Give the model its own attention back, and the memory of keys and values to the device; once only."""
@@ -95,14 +114,19 @@ class ModelRunner:
         for work in step.works:
             self._seat(work.row)
         self.cache.run_copies()
-        slots = [work.row.slot for work in step.works for _ in range(work.wanted)]
-        pack, index, seats = self._pack(step, slots)
-        logits = forward(self.lm, pack)
-        sampled = self._sampler.sample(logits, slots, index, check=True)
-        if slots:
-            self._sampler.observe(slots, sampled.tokens)
+        drawing = [work.row.slot for work in step.works for _ in range(work.wanted)]
+        logits = self._logits(self._numbers(step.works))
+        index, seats = self._draws.send(_counters(step.works), drawing)
+        sampled = self._sampler.sample(logits, drawing, index, check=True, places=seats)
+        if drawing:
+            self._sampler.observe(drawing, sampled.tokens)
             self._last.index_copy_(0, seats, sampled.tokens)
         return self._to_host(step, sampled)
+
+    def _logits(self, numbers: Numbers) -> torch.Tensor:
+        """Of the wanted places: replayed if the step is captured, else launched kernel by kernel."""
+        logits = None if self._graphs is None else self._graphs.run(numbers)
+        return forward(self.lm, self._pack(numbers)) if logits is None else logits
 
     def _seat(self, row: Row) -> None:
         """Tell the sampler about a row that has just taken its slot."""
@@ -112,32 +136,43 @@ class ModelRunner:
             sampling, prompt = row.request.sampling, row.tokens[: row.prompt]
             self._sampler.set(row.slot, sampling, row.seed, prompt, row.tokens[row.prompt :])
 
-    def _pack(self, step: Step, drawing: Sequence[int]) -> tuple[Pack, torch.Tensor, torch.Tensor]:
-        """The step's input; and, for each draw, how many came before in its row, and its row's slot (`drawing`)."""
-        works = step.works
-        ids = [token for work in works for token in work.ids()]
-        unknown = [place for place, token in enumerate(ids) if token == UNKNOWN]
-        owners = [work.row.slot for work in works if work.stop > len(work.row.tokens) and not work.guesses]
-        table = _table(self.cache, works)
-        lengths = [work.stop for work in works]
-        counters = [work.first + i for work in works for i in range(work.wanted)]
-        positions = [p for work in works for p in range(work.start, work.stop)]
-        slots = [slot for work in works for slot in self._slots(work)]
-        sent = self._staging.send(
-            ids, positions, slots, _wanted(works), counters, lengths, unknown, owners, drawing, table
+    def _numbers(self, works: Sequence[Work]) -> Numbers:
+        """The step as the model sees it."""
+        owners: list[int] = []
+        for work in works:
+            owners += [work.row.slot if token == UNKNOWN else -1 for token in work.ids()]
+        return Numbers(
+            [token for work in works for token in work.ids()],
+            [position for work in works for position in range(work.start, work.stop)],
+            [slot for work in works for slot in self._slots(work)],
+            owners,
+            _wanted(works),
+            [work.tokens for work in works],
+            [work.stop for work in works],
+            block_table([self.cache.tables.rows[work.row.number].blocks for work in works]),
         )
+
+    def _pack(self, step: Numbers) -> Pack:
+        """The step on the device."""
+        unknown = [place for place, owner in enumerate(step.owners) if owner >= 0]
+        owners = [step.owners[place] for place in unknown]
+        decodes = step.decodes
+        ids, positions, slots, wanted, lengths, starts, unknowns, owned, table = self._staging.send(
+            step.ids, step.positions, step.slots, step.wanted, step.lengths, step.starts(decodes), unknown, owners,
+            step.table,
+        )  # fmt: skip
         if unknown:
-            sent[0].index_copy_(0, sent[6], self._last.index_select(0, sent[7]))
+            ids.index_copy_(0, unknowns, self._last.index_select(0, owned))
         layout = Layout(
-            sum(work.tokens == 1 for work in works),
-            tuple(work.tokens for work in works),
-            tuple(lengths),
-            sent[2],
-            sent[9].view(table.shape).int(),
-            sent[5].int(),
+            decodes,
+            tuple(step.queries),
+            tuple(step.lengths),
+            slots,
+            table.view(step.table.shape).int(),
+            lengths.int(),
+            starts.int(),
         )
-        pack = Pack(sent[0][None], sent[1][None], sent[3], View(layout, self.cache.layers))
-        return pack, sent[4], sent[8]
+        return Pack(ids[None], positions[None], wanted, View(layout, self.cache.layers))
 
     def _slots(self, work: Work) -> list[int]:
         return self.cache.tables.slots(work.row.number, work.start, work.stop)
@@ -159,13 +194,9 @@ def _fetch(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
 
 
-def _table(cache: PagedCache, works: Sequence[Work]) -> np.ndarray:
-    """Block ids [rows, most blocks], padded with the reserved block."""
-    blocks = [cache.tables.rows[work.row.number].blocks for work in works]
-    table = np.zeros((len(blocks), max(map(len, blocks))), dtype=np.int64)
-    for row, mine in enumerate(blocks):
-        table[row, : len(mine)] = mine
-    return table
+def _counters(works: Sequence[Work]) -> list[int]:
+    """For each draw, how many came before in its row."""
+    return [work.first + i for work in works for i in range(work.wanted)]
 
 
 def _wanted(works: Sequence[Work]) -> list[int]:

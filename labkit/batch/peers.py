@@ -98,3 +98,54 @@ def _collect(manager: Any, requests: Sequence[Request]) -> list[list[int]]:
         if output.is_finished():
             found[output.request_id] = list(output.generated_tokens)
     return [found[name] for name in names]
+
+
+class Stamps:
+    """A streamer for `generate`: when each token had reached the host [s]."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._prompt = True
+
+    def put(self, tokens: torch.Tensor) -> None:
+        """Called with the prompt first, then with every token."""
+        tokens.cpu()  # waits for it, as whoever shows it to a user must
+        if not self._prompt:
+            self.seconds.append(time.perf_counter())
+        self._prompt = False
+
+    def end(self) -> None:
+        """Nothing is left to do."""
+
+
+@torch.inference_mode()
+def generate_pace(
+    lm: LM, prompt: Sequence[int], new: int, *, static: bool, warmup: int, repeats: int
+) -> tuple[list[float], bool]:
+    """Time per output token of transformers' `generate`, sampling at temperature 0.8, one request at a time.
+
+    Args:
+        static: a static cache, with which `generate` decodes through torch.compile on a GPU.
+        warmup: unrecorded runs first; the compilation falls into them.
+
+    Returns:
+        (last stamp − first) ÷ (n − 1) of every run [s], and whether it was compiled.
+    """
+    model: Any = lm.model
+    ids = torch.tensor([list(prompt)], device=lm.device)
+    settings: dict[str, Any] = {"cache_implementation": "static"} if static else {}
+    paces = []
+    try:
+        for number in range(warmup + repeats):
+            stamps = Stamps()
+            model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, min_new_tokens=new, do_sample=True,
+                temperature=0.8, top_k=0, pad_token_id=0, streamer=stamps, **settings,
+            )  # fmt: skip
+            if number >= warmup:
+                paces.append((stamps.seconds[-1] - stamps.seconds[0]) / (len(stamps.seconds) - 1))
+        return paces, hasattr(model, "_compiled_call")
+    finally:
+        for left in ("_compiled_call", "_last_compile_config", "_cache"):
+            vars(model).pop(left, None)
+        torch.compiler.reset()

@@ -14,10 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.batch import checks, draws
+from labkit.batch import checks
 from labkit.batch.sampling import SEEDS, Sampled, Sampling, Top
 from labkit.batch.staging import Staging
 from labkit.errors import LabkitError
+from labkit.kernels import draws
+from labkit.kernels.device import available
 
 PIECE = 1 << 24
 """Logits drawn from at a time: float64 copies of a large batch times a large vocabulary would fill a GPU."""
@@ -44,7 +46,7 @@ class BatchSampler:
             None
         ] * slots  # the host's copy, which decides what to launch
         # eight 64-bit words a slot: seven float64 numbers and the seed, so that one copy fills a slot
-        self._table = torch.zeros(slots, 8, dtype=torch.int64, device=self.device)
+        self._table = torch.zeros(slots, draws.WORDS, dtype=torch.int64, device=self.device)
         self._prompt: Tensor | None = None  # bool [slots, vocab]: the prompt has the token
         self._output: Tensor | None = None  # int32 [slots, vocab]: how often it was generated
 
@@ -93,14 +95,24 @@ class BatchSampler:
         self._output.view(-1).scatter_add_(0, place, torch.ones_like(place, dtype=torch.int32))
 
     @torch.no_grad()
-    def sample(self, logits: Tensor, slots: Sequence[int], index: Tensor, *, check: bool = False) -> Sampled:
-        """The next token of every row. Greedy rows without penalties cost one argmax together.
+    def sample(
+        self,
+        logits: Tensor,
+        slots: Sequence[int],
+        index: Tensor,
+        *,
+        check: bool = False,
+        places: Tensor | None = None,
+    ) -> Sampled:
+        """The next token of every row. Rows without penalties and filters cost one kernel together on a GPU;
+        elsewhere greedy ones cost one argmax.
 
         Args:
             logits: [n, vocab], any floating dtype. Left as they are.
             slots: the rows' slots, on the host.
             index: int64 [n] on the device, how many output tokens each row has had.
             check: also look for rows whose logits cannot be sampled from.
+            places: `slots` as int64 [n] on the device, if they are there already.
 
         Raises:
             LabkitError: shapes that do not fit, or a slot that was not set.
@@ -111,14 +123,22 @@ class BatchSampler:
                 f"Give logits [{len(slots)}, {self.vocab}] and one index a row.",
             )
         wanted = [self._of(slot) for slot in slots]
-        tokens = logits.argmax(dim=-1)
-        # argmax takes a NaN for the largest, so the logit it found tells of the whole row
-        bad = ~(logits.gather(-1, tokens[:, None])[:, 0] > -torch.inf) if check else None
-        rows = [row for row, each in enumerate(wanted) if not each.greedy or each.needs_history]
+        if slots and available(logits.device):
+            places = self._staging.send(slots)[0] if places is None else places
+            bad: Tensor | None
+            tokens, bad = draws.draw(logits, self._table, places, index)
+            rows = [
+                row for row, each in enumerate(wanted) if each.filters or each.min_p or each.needs_history
+            ]
+        else:
+            tokens = logits.argmax(dim=-1)
+            # argmax takes a NaN for the largest, so the logit it found tells of the whole row
+            bad = ~(logits.gather(-1, tokens[:, None])[:, 0] > -torch.inf) if check else None
+            rows = [row for row, each in enumerate(wanted) if not each.greedy or each.needs_history]
         step = max(PIECE // self.vocab, 1)
         for piece in (rows[start : start + step] for start in range(0, len(rows), step)):
             self._draw(logits, slots, index, piece, tokens)
-        return Sampled(tokens, *self._logprobs(logits, tokens, wanted), bad)
+        return Sampled(tokens, *self._logprobs(logits, tokens, wanted), bad if check else None)
 
     def _draw(
         self, logits: Tensor, slots: Sequence[int], index: Tensor, rows: list[int], tokens: Tensor

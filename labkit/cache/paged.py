@@ -12,6 +12,7 @@ import torch
 
 from labkit.cache.host_store import HostStore
 from labkit.cache.host_tier import HostTier
+from labkit.cache.numbers import block_table
 from labkit.cache.pack import Chunk, Pack, View, decodes_first, wanted_positions
 from labkit.cache.tables import BlockTables
 from labkit.errors import LabkitError
@@ -100,16 +101,13 @@ class PagedCache:
             slots += tables.slots(chunk.row, chunk.start, stop)
         self.run_copies()
         blocks = [tables.rows[chunk.row].blocks for chunk in chunks]
-        widest = max(map(len, blocks))
         lengths = tuple(chunk.start + len(chunk.ids) for chunk in chunks)
         layout = Layout(
             decodes_first(chunks),
             tuple(len(chunk.ids) for chunk in chunks),
             lengths,
             torch.tensor(slots, device=device),
-            torch.tensor(
-                [row + [0] * (widest - len(row)) for row in blocks], dtype=torch.int32, device=device
-            ),
+            torch.from_numpy(block_table(blocks)).to(device),
             torch.tensor(lengths, dtype=torch.int32, device=device),
         )
         positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + len(chunk.ids))]

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
-from operator import is_
 from typing import Any, cast
 
 from torch import Tensor, nn
 
 from labkit.errors import LabkitError
-from labkit.fuse.build import Builder, Parts
+from labkit.fuse.build import Builder, Launching, Parts
 from labkit.fuse.layer import needs_gradient
 from labkit.fuse.merge import Merged, Owners
 from labkit.fuse.operations import FusedNorm, Weights
@@ -25,6 +24,8 @@ from labkit.fuse.pieces import Sources, Unfit, linear_reason, norm_of
 from labkit.fuse.probe import alike, check
 from labkit.fuse.recognise import Plan, recognise
 from labkit.fuse.report import Kept, Report
+from labkit.fuse.watch import Watch
+from labkit.kernels.device import available
 from labkit.models import LM
 
 STATE = "_labkit_fuse"
@@ -87,15 +88,16 @@ class Applied:
     Attributes:
         report: what was done.
         packed: whether a step with `kv` is running, for the modules outside the layers.
+        varlen: whether all layers attend by one kernel for all chunks, which a captured graph needs.
     """
 
     def __init__(self, model: Any, chosen: Parts) -> None:
         self.model, self.parts = model, chosen
         self.report = Report()
-        self.packed = False
+        self.packed = self.varlen = False
         self._merged: list[Merged] = []
         self._replaced: list[tuple[nn.Module, Callable[..., Any]]] = []
-        self._watched: tuple[list[Any], list[str], list[Any]] = ([], [], [])  # tables, keys and values
+        self._watch = Watch()
         self._hooks: list[Any] = []
 
     def install(self) -> None:
@@ -103,7 +105,7 @@ class Applied:
         if not self.parts.chosen:
             return
         setattr(self.model, STATE, self)
-        sources, owners = Sources(), Owners(self.model)
+        sources, owners, launching = Sources(), Owners(self.model), Launching(self.model)
         tested: dict[Any, Unfit | None] = {}
         for name, layer in _layers(self.model):
             try:
@@ -112,7 +114,7 @@ class Applied:
             except (Unfit, AttributeError, TypeError, ValueError) as reason:
                 self.report.kept.append(Kept(name, "", str(reason)))
                 continue
-            builder = Builder(plan, self.parts, owners)
+            builder = Builder(plan, self.parts, owners, launching)
             try:
                 fused = builder.build()
             finally:
@@ -120,7 +122,9 @@ class Applied:
             self._replace(name, layer, fused.forward, builder.applied)
             self.report.kept += builder.kept
         if self._replaced:
-            self._install_ends(sources)
+            whole = not any(kept.part == "" for kept in self.report.kept)
+            self.varlen = self.parts.attention and whole and available(self.model.device)
+            self._install_ends(sources, launching)
             self._hooks = [
                 self.model.register_forward_pre_hook(self._before, with_kwargs=True),
                 self.model.register_forward_hook(self._after, always_call=True),
@@ -135,17 +139,17 @@ class Applied:
                 del module.forward
         for merged in self._merged:
             merged.release()
-        self._hooks, self._replaced, self._merged, self._watched = [], [], [], ([], [], [])
+        self._hooks, self._replaced, self._merged, self._watch = [], [], [], Watch()
         if getattr(self.model, STATE, None) is self:
             delattr(self.model, STATE)
 
-    def _install_ends(self, sources: Sources) -> None:
+    def _install_ends(self, sources: Sources, launching: Launching) -> None:
         """The norm after the last layer, and the projection to logits."""
         names = {module: name for name, module in self.model.named_modules()}
         for module in self.model.get_decoder().children() if self.parts.norm else ():
             if getattr(getattr(module, "weight", None), "ndim", 0) == 1:
                 try:
-                    norm = FusedNorm(norm_of(module, sources))
+                    norm = FusedNorm(norm_of(module, sources), launching.pdl)
                     self._replace(names[module], module, End(self, module, norm).forward, {"norm"})
                 except Unfit as reason:
                     self.report.kept.append(Kept(names[module], "norm", str(reason)))
@@ -153,7 +157,7 @@ class Applied:
         if head is not None and (strange := linear_reason(head)):
             self.report.kept.append(Kept(names[head], "linear", strange))
         elif head is not None:
-            weights = Weights(head.weight, head.bias, fused=True, folds=False)
+            weights = launching.weights(head.weight, head.bias, fused=True, folds=False)
             self._replace(names[head], head, End(self, head, weights).forward, {"linear"})
 
     def _replace(
@@ -163,18 +167,13 @@ class Applied:
         self._replaced.append((module, forward))
         self.report.applied[name] = tuple(part for part in self.parts.chosen if part in applied)
         for each in module.modules():  # what the fused forward relies on
-            for table in (each._modules, each._parameters):
-                for column, found in zip(
-                    self._watched, ([table] * len(table), table.keys(), table.values()), strict=True
-                ):
-                    column.extend(found)
+            self._watch.add(each)
 
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.packed = kwargs.get("kv") is not None
         if not self.packed:
             return
-        tables, keys, values = self._watched
-        if not all(map(is_, map(dict.get, tables, keys), values)):
+        if not self._watch.same:
             raise LabkitError("A module or a weight of the model was replaced after fuse.apply.", AGAIN)
         if not all(merged.intact for merged in self._merged):
             raise LabkitError("The model was moved, converted or copied after fuse.apply.", AGAIN)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from labkit.fuse.layer import FusedLayer
 from labkit.fuse.merge import Merged, Owners
@@ -25,6 +26,8 @@ from labkit.fuse.operations import (
 from labkit.fuse.pieces import hooks
 from labkit.fuse.recognise import Plan
 from labkit.fuse.report import Kept
+from labkit.kernels.device import available, starts_early
+from labkit.kernels.linear import arrival_counters
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,26 @@ class Parts:
         return tuple(each.name for each in fields(self) if getattr(self, each.name))
 
 
+class Launching:
+    """How a model's kernels are launched: what the device can do, and what they share.
+
+    Args:
+        model: whose device and largest product decide.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        weights = [module.weight for module in model.modules() if type(module) is nn.Linear]
+        device = weights[0].device if weights else torch.device("cpu")
+        self.pdl = starts_early(device)
+        self._counters: Tensor | None = None
+        if available(device):  # layers run one after the other, so they share the counters
+            self._counters = arrival_counters(3 * max(map(len, weights)), device)
+
+    def weights(self, weight: Tensor, bias: Tensor | None, fused: bool, folds: bool) -> Weights:
+        """A product with this weight."""
+        return Weights(weight, bias, fused, folds, self._counters, self.pdl)
+
+
 class Builder:
     """Puts one layer together.
 
@@ -54,8 +77,8 @@ class Builder:
         kept: what stays as it was, and why.
     """
 
-    def __init__(self, plan: Plan, parts: Parts, owners: Owners) -> None:
-        self.plan, self.parts, self._owners = plan, parts, owners
+    def __init__(self, plan: Plan, parts: Parts, owners: Owners, launching: Launching) -> None:
+        self.plan, self.parts, self._owners, self._launching = plan, parts, owners, launching
         self.merged: list[Merged] = []
         self.applied: set[str] = {"attention"} if parts.attention else set()
         self.kept: list[Kept] = []
@@ -77,10 +100,12 @@ class Builder:
         bypassed = (
             piece for role, piece in plan.pieces.items() if role == "ATTENTION" or role not in plan.kept
         )
+        attend = Attend(parts.attention, plan.terms, self._launching.pdl)
+        own_hooks = tuple(table for each in bypassed for table in hooks(each))
         return FusedLayer(
             plan.layer, int(cast(Any, plan.pieces["ATTENTION"]).layer_idx), self._norm("NORM_ATTENTION"), qkv,
-            self._rope(), Attend(parts.attention, plan.terms), out, after[0], self._norm("NORM_MLP"), gate_up,
-            self._gate(), down, after[1], parts.residual, tuple(table for each in bypassed for table in hooks(each)),
+            self._rope(), attend, out, after[0], self._norm("NORM_MLP"), gate_up, self._gate(), down, after[1],
+            parts.residual, own_hooks,
         )  # fmt: skip
 
     def _keep(self, role: str, part: str, reason: str) -> None:
@@ -89,7 +114,7 @@ class Builder:
     def _norm(self, role: str) -> Normalise:
         if self.parts.norm and role in self.plan.norms:
             self.applied.add("norm")
-            return FusedNorm(self.plan.norms[role])
+            return FusedNorm(self.plan.norms[role], self._launching.pdl)
         if self.parts.norm:
             self._keep(role, "norm", self.plan.kept[role])
         return OwnNorm(self.plan.pieces[role])
@@ -103,7 +128,7 @@ class Builder:
         plain = cast(nn.Linear, module)
         if self.parts.linear:
             self.applied.add("linear")
-        return Weights(plain.weight, plain.bias, self.parts.linear, self.parts.residual)
+        return self._launching.weights(plain.weight, plain.bias, self.parts.linear, self.parts.residual)
 
     def _products(self, whole: str, roles: str) -> tuple[Product, ...]:
         """The products of one input, merged if they may be."""
@@ -124,23 +149,24 @@ class Builder:
         merged = Merged(linears)
         self.merged.append(merged)
         self.applied |= {"merge", "linear"} if self.parts.linear else {"merge"}
-        return (Weights(merged.weight, merged.bias, self.parts.linear, False),)
+        return (self._launching.weights(merged.weight, merged.bias, self.parts.linear, False),)
 
     def _rope(self) -> FusedRope | OwnRope:
         plan = self.plan
         own = next((role for role in ("ATTENTION", "Q_NORM", "K_NORM") if role in plan.kept), None)
         if self.parts.rope and own is None:
             self.applied.add("rope")
-            return FusedRope(plan.heads, plan.kv_heads, plan.norms.get("Q_NORM"), plan.norms.get("K_NORM"))
+            norms = plan.norms.get("Q_NORM"), plan.norms.get("K_NORM")
+            return FusedRope(plan.heads, plan.kv_heads, *norms, self._launching.pdl)
         if self.parts.rope and own is not None:
             self._keep(own, "rope", plan.kept[own])
-        norms = (plan.pieces.get("Q_NORM"), plan.pieces.get("K_NORM"))
-        return OwnRope(plan.heads, plan.kv_heads, *norms, plan.rotary)
+        own_norms = plan.pieces.get("Q_NORM"), plan.pieces.get("K_NORM")
+        return OwnRope(plan.heads, plan.kv_heads, *own_norms, plan.rotary)
 
     def _gate(self) -> FusedGate | OwnGate:
         if self.parts.gated and self.plan.activation is not None:
             self.applied.add("gated")
-            return FusedGate(self.plan.activation)
+            return FusedGate(self.plan.activation, self._launching.pdl)
         if self.parts.gated:
             self._keep("ACTIVATION", "gated", self.plan.kept["ACTIVATION"])
         return OwnGate(self.plan.pieces["ACTIVATION"])

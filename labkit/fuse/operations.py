@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from labkit.errors import LabkitError
 from labkit.kernels.attention import packed_attention, paged_attention
+from labkit.kernels.device import available
 from labkit.kernels.gated import gated
 from labkit.kernels.layout import Layout
 from labkit.kernels.linear import linear
-from labkit.kernels.paged_decode import available, decode
+from labkit.kernels.paged_decode import decode
 from labkit.kernels.pages import Pages, write
 from labkit.kernels.prefill import varlen_attention
 from labkit.kernels.rms_norm import Norm, rms_norm
@@ -39,10 +40,11 @@ class FusedNorm:
     """One kernel for addition and norm."""
 
     norm: Norm
+    pdl: bool = False
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> tuple[Tensor, Tensor]:
         norm = self.norm
-        return rms_norm(x, norm.weight, norm.eps, add=add, offset=norm.offset, wide=norm.wide)
+        return rms_norm(x, norm.weight, norm.eps, add=add, offset=norm.offset, wide=norm.wide, pdl=self.pdl)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,18 +65,23 @@ class Weights:
     Args:
         fused: use the kernel for few tokens.
         folds: use it to add the residual in its epilogue.
+        counters: of the kernel, see labkit.kernels.linear.arrival_counters.
     """
 
     weight: Tensor
     bias: Tensor | None
     fused: bool
     folds: bool
+    counters: Tensor | None = None
+    pdl: bool = False
 
     def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
-        if add is not None and self.folds:
-            return linear(x, self.weight, self.bias, add=add)
-        out = (linear if self.fused else F.linear)(x, self.weight, self.bias)
-        return out if add is None else add + out
+        folded = add if self.folds else None
+        if self.fused or folded is not None:
+            out = linear(x, self.weight, self.bias, add=folded, counters=self.counters, pdl=self.pdl)
+        else:
+            out = F.linear(x, self.weight, self.bias)
+        return out if add is None or folded is not None else add + out
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +103,7 @@ class FusedRope:
     kv_heads: int
     q_norm: Norm | None
     k_norm: Norm | None
+    pdl: bool = False
 
     def __call__(
         self, parts: list[Tensor], cos: Tensor, sin: Tensor, pages: Pages | None, slots: Tensor | None
@@ -103,7 +111,7 @@ class FusedRope:
         qkv = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
         return rope_write(
             qkv, cos[0], sin[0], heads=self.heads, kv_heads=self.kv_heads, pages=pages, slots=slots,
-            q_norm=self.q_norm, k_norm=self.k_norm,
+            q_norm=self.q_norm, k_norm=self.k_norm, pdl=self.pdl,
         )  # fmt: skip
 
 
@@ -140,9 +148,10 @@ class FusedGate:
     """activation(gate) · up in one kernel."""
 
     activation: str
+    pdl: bool = False
 
     def __call__(self, parts: list[Tensor]) -> Tensor:
-        return gated(parts[0] if len(parts) == 1 else torch.cat(parts, -1), self.activation)
+        return gated(parts[0] if len(parts) == 1 else torch.cat(parts, -1), self.activation, pdl=self.pdl)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,6 +175,7 @@ class Attend:
 
     fused: bool
     terms: dict[str, Any]
+    pdl: bool = False
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, pages: Pages | None, layout: Layout) -> Tensor:
         options = self.terms
@@ -177,10 +187,12 @@ class Attend:
             return paged_attention(q, pages, layout, **options, fresh=(k, v), decode=decode)
         table, visible, front = layout.table, layout.visible, layout.decodes
         if front == len(layout.queries):
-            return decode(q, pages, table, visible, **options)
+            return decode(q, pages, table, visible, **options, pdl=self.pdl)
         chunks = varlen_attention(
             q[front:], pages, table[front:], layout.chunk_starts, visible[front:], **options
         )
         if not front:
             return chunks
-        return torch.cat((decode(q[:front], pages, table[:front], visible[:front], **options), chunks))
+        return torch.cat(
+            (decode(q[:front], pages, table[:front], visible[:front], **options, pdl=self.pdl), chunks)
+        )

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface
 
 from labkit.cache.attention import NAME, attention
-from labkit.fuse.build import Builder, Parts
+from labkit.fuse.build import Builder, Launching, Parts
 from labkit.fuse.merge import Owners
 from labkit.fuse.pieces import Sources, Unfit, hooks
 from labkit.fuse.recognise import LINEARS, Plan, recognise
@@ -64,7 +64,7 @@ def check(plan: Plan) -> None:
     try:
         layer = _copied(plan)
         again = recognise(plan.name, layer, Sources())
-        fused = Builder(again, Parts(), Owners(layer)).build()
+        fused = Builder(again, Parts(), Owners(layer), Launching(layer)).build()
         found, wanted = (_run(forward, again) for forward in (fused.forward, layer.forward))
     except (
         Exception

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.errors import LabkitError
-from labkit.kernels.rms_norm import compiles, dependent
+from labkit.kernels.device import compiles, dependent
 
 ACTIVATIONS: MappingProxyType[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh")}
@@ -28,12 +28,13 @@ FEW = 1 << 19
 """Results below which small programs spread the work over more of the GPU's processors."""
 
 
-def gated(gate_up: Tensor, activation: str) -> Tensor:
+def gated(gate_up: Tensor, activation: str, *, pdl: bool = False) -> Tensor:
     """activation(gate) · up, by the kernel where it runs and in torch elsewhere.
 
     Args:
         gate_up: [..., 2·I], the gate first.
         activation: "silu", "gelu" or "gelu_tanh".
+        pdl: programmatic dependent launch, see rms_norm.launch; no effect on the reference.
 
     Returns:
         [..., I] in the dtype of gate_up.
@@ -46,7 +47,7 @@ def gated(gate_up: Tensor, activation: str) -> Tensor:
             f"A gated activation {activation!r} of {gate_up.shape[-1]} columns was asked for.",
             f"Known are {', '.join(ACTIVATIONS)}, of an even number of columns: gate, then up.",
         )
-    return (launch if compiles(gate_up) else reference)(gate_up, activation)
+    return launch(gate_up, activation, pdl=pdl) if compiles(gate_up) else reference(gate_up, activation)
 
 
 def reference(gate_up: Tensor, activation: str) -> Tensor:
@@ -57,7 +58,7 @@ def reference(gate_up: Tensor, activation: str) -> Tensor:
 
 
 def launch(gate_up: Tensor, activation: str, *, tile: int | None = None, pdl: bool = False) -> Tensor:
-    """The kernel, with the contract of gated for dtypes in rms_norm.FLOATS.
+    """The kernel, with the contract of gated for dtypes in device.FLOATS.
 
     Args:
         tile: results of one program, a power of 2 and at least 256; chosen from the size if not given. Every

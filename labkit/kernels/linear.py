@@ -24,20 +24,18 @@ Sources: Osama et al. 2023, "Stream-K" (work that fills the last wave); Hendryck
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from labkit.errors import LabkitError
-from labkit.kernels.linear_tiling import Tiling, padded, starts_early, tiling_for
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import FLOATS, available, dependent, starts_early
+from labkit.kernels.linear_tiling import Tiling, padded, tiling_for
 
 SMALL = 16
 """The most tokens that go to the kernels; more go to torch."""
 
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 ACTIVATIONS = (None, "gelu", "gelu_tanh")
 COMBINED = 512  # outputs of a program of the second launch
 
@@ -190,31 +188,40 @@ def _multiply(
     """One launch, or two where K is split and nothing counts who comes last."""
     kernels = _kernels()
     (tokens, k), n = x.shape, weight.shape[0]
-    split, pdl = splits > 1, pdl and not kernels.INTERPRETED and starts_early(x.device)
-    common: dict[str, Any] = {"ACTIVATION": activation, "PDL": pdl}
-    if pdl:
-        common["launch_pdl"] = True
-    cut = {"ROWS": tiling.rows, "TILE": tiling.tile, "EVEN": k % tiling.tile == 0, "SPLIT": split,
-           "COUNTED": split and counters is not None, "STAGES": tiling.stages,
+    # tensor cores gain nothing by starting early (measured on an H200), as they keep no weights at hand
+    split, pdl = splits > 1, pdl and tokens == 1 and not kernels.INTERPRETED and starts_early(x.device)
+    early = {"PDL": pdl, **dependent(pdl)}
+    cut = {"ACTIVATION": activation, "ROWS": tiling.rows, "TILE": tiling.tile, "EVEN": k % tiling.tile == 0,
+           "SPLIT": split, "COUNTED": split and counters is not None, "STAGES": tiling.stages,
            "num_warps": tiling.warps, "num_stages": tiling.stages}  # fmt: skip
     grid = (-(-n // tiling.rows), splits)
     places = (x, weight, bias, add, out, scratch if split else None, counters if split else None)
     if tokens == 1:
-        kernels.vector_kernel[grid](*places, n, k, weight.stride(0), splits, **cut, **common)
+        kernels.vector_kernel[grid](*places, n, k, weight.stride(0), splits, **cut, **early)
     else:
         wide = kernels.INTERPRETED or x.dtype == torch.float32  # the interpreter multiplies the bits of bf16
         kernels.tile_kernel[grid](*places, n, k, weight.stride(0), splits, tokens, x.stride(0),
-                                  TOKENS=padded(tokens), WIDE=wide, **cut, **common)  # fmt: skip
+                                  TOKENS=padded(tokens), WIDE=wide, **cut)  # fmt: skip
     if split and counters is None:
         numbers = tokens * n
         kernels.combine_kernel[(-(-numbers // COMBINED),)](
-            scratch, bias, add, out, n, numbers, splits, BLOCK=COMBINED, num_warps=4, **common
+            scratch,
+            bias,
+            add,
+            out,
+            n,
+            numbers,
+            splits,
+            BLOCK=COMBINED,
+            ACTIVATION=activation,
+            num_warps=4,
+            **early,
         )
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels take this product."""
-    if not 0 < len(x) <= SMALL or x.dtype not in DTYPES or 0 in weight.shape or weight.stride(1) != 1:
+    if not 0 < len(x) <= SMALL or x.dtype not in FLOATS or 0 in weight.shape or weight.stride(1) != 1:
         return False
     if torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad):
         return False

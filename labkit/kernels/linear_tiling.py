@@ -16,6 +16,7 @@ import torch
 
 from labkit.errors import LabkitError
 from labkit.kernels import tuning
+from labkit.kernels.device import power, processors
 
 MOST_SPLITS = 8
 LOAD = 512  # bytes that a warp loads at a time: 16 for each thread
@@ -59,7 +60,7 @@ class Tiling:
 
 def padded(tokens: int) -> int:
     """The tokens that a program computes: 1 alone, or a power of 2 from 16 on."""
-    return 1 if tokens == 1 else max(16, _power(tokens))
+    return 1 if tokens == 1 else max(16, power(tokens))
 
 
 def operation(tokens: int) -> str:
@@ -139,7 +140,7 @@ def choose_splits(blocks: int, steps: int, processors: int, *, least: int, traff
 
 
 def candidates(n: int, k: int, tokens: int, element: int, processors: int) -> list[Tiling]:
-    """What to time for a weight [n, k]: the default first, at most 24; arguments as for `default_tiling`."""
+    """What to time for a weight [n, k]: the default first, at most 32; arguments as for `default_tiling`."""
     found = [default_tiling(n, k, tokens, element, processors)]
     tries = _VECTOR if tokens == 1 else _TILES if element < 4 else _EXACT
     for numbers in tries:
@@ -151,7 +152,7 @@ def candidates(n: int, k: int, tokens: int, element: int, processors: int) -> li
         # the estimate is rough: on tensor cores its neighbours are tried, for a vector not splitting
         others = (1,) if tokens == 1 else (max(1, best.splits // 2), min(MOST_SPLITS, 2 * best.splits))
         found += [best, *(replace(tiling, splits=tiling.filled(k, splits)) for splits in others)]
-    return list(dict.fromkeys(found))[:24]
+    return list(dict.fromkeys(found))[:32]
 
 
 # rows, tile, warps, stages; for numbers of 2 bytes
@@ -160,7 +161,8 @@ def candidates(n: int, k: int, tokens: int, element: int, processors: int) -> li
 _VECTOR = [
     (4, 1024, 4, 1), (2, 1024, 4, 1), (1, 1024, 4, 1), (8, 1024, 4, 1), (4, 512, 2, 1), (8, 512, 2, 1),
     (2, 512, 2, 1), (4, 256, 1, 1), (8, 256, 1, 1), (2, 256, 1, 1), (2, 2048, 8, 1), (4, 2048, 8, 1),
-    (1, 2048, 4, 1), (2, 2048, 4, 1), (1, 4096, 4, 1), (4, 1024, 4, 3),
+    (1, 2048, 4, 1), (2, 2048, 4, 1), (1, 4096, 4, 1), (4, 1024, 4, 3), (2, 1024, 4, 3), (8, 1024, 8, 3),
+    (2, 512, 2, 3), (4, 512, 2, 3),
 ]  # fmt: skip
 _TILES = [
     (64, 128, 4, 4), (32, 256, 4, 4), (128, 64, 4, 5), (64, 64, 4, 6), (16, 256, 2, 4), (64, 256, 4, 3),
@@ -171,7 +173,7 @@ _EXACT = [(32, 32, 4, 3), (16, 64, 4, 3), (32, 64, 4, 2), (64, 32, 4, 2), (64, 3
 
 def _shortened(tiling: Tiling, k: int, tokens: int, element: int) -> Tiling:
     """No tile is longer than K needs, and a vector's has work for all warps."""
-    tile = min(tiling.tile, max(1 if tokens == 1 else 16, _power(k)))
+    tile = min(tiling.tile, max(1 if tokens == 1 else 16, power(k)))
     warps = min(tiling.warps, max(1, tile * element // LOAD)) if tokens == 1 else tiling.warps
     return replace(tiling, tile=tile, warps=warps)
 
@@ -183,20 +185,3 @@ def _balanced(tiling: Tiling, n: int, k: int, tokens: int, element: int, process
     traffic = 8 * tokens / (k * element)  # a float32 written and read for each output
     splits = choose_splits(blocks, steps, processors, least=least, traffic=traffic)
     return replace(tiling, splits=tiling.filled(k, splits))
-
-
-@cache
-def processors(device: torch.device) -> int:
-    """Streaming multiprocessors of a GPU; a small number elsewhere."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-@cache
-def starts_early(device: torch.device) -> bool:
-    """Whether the device knows programmatic dependent launch: Hopper and later."""
-    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def _power(n: int) -> int:
-    """The smallest power of 2 that is at least n."""
-    return 1 << (n - 1).bit_length()

@@ -133,13 +133,12 @@ def _dot(w_places, x_places, acc, w_mask, x_mask, WIDE: tl.constexpr):
 def tile_kernel(x, weight, bias, add, out, partial, counters, N, K, weight_row, splits, tokens, x_row,
                 ROWS: tl.constexpr, TOKENS: tl.constexpr, TILE: tl.constexpr, EVEN: tl.constexpr,
                 WIDE: tl.constexpr, ACTIVATION: tl.constexpr, SPLIT: tl.constexpr, COUNTED: tl.constexpr,
-                STAGES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+                STAGES: tl.constexpr):  # fmt: skip
     """A few tokens, padded to TOKENS. Program (block, share): ROWS rows of the weight by all tokens.
 
     The weight is the tall operand of the tensor cores and the tokens the narrow one: out is computed transposed.
     Sums of a token are made in the same order whatever `tokens` is.
     """
-    _wake(PDL)
     first = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row = tl.minimum(first, N - 1).to(tl.int64)
     token, column = tl.arange(0, TOKENS), tl.arange(0, TILE)
@@ -149,8 +148,6 @@ def tile_kernel(x, weight, bias, add, out, partial, counters, N, K, weight_row, 
     x_places = x + token[:, None] * x_row + column[None, :]
     used = (token < tokens)[:, None]  # padding costs no reading
     acc = tl.zeros((ROWS, TOKENS), tl.float32)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
     for begin in tl.range(start, whole, TILE, num_stages=STAGES):
         acc = _dot(w_places + begin, x_places + begin, acc, None, used, WIDE)
     if not EVEN:

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from labkit.errors import LabkitError
 from labkit.kernels import tuning
-from labkit.kernels.linear import DTYPES, SMALL, arrival_counters, launch, reference
-from labkit.kernels.linear_tiling import Tiling, candidates, entry, operation, padded, processors
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import FLOATS, available, processors
+from labkit.kernels.linear import SMALL, arrival_counters, launch, reference
+from labkit.kernels.linear_tiling import Tiling, candidates, entry, operation, padded
 from labkit.kernels.tuning import Timer
 
 READ = 2 * 2**30
@@ -46,8 +46,8 @@ def tune(
     Raises:
         LabkitError: a dtype or a device without a kernel, or a shape for which no candidate runs.
     """
-    if dtype not in DTYPES:
-        raise LabkitError(f"There is no linear kernel for {dtype}.", f"Choose one of {DTYPES}.")
+    if dtype not in FLOATS:
+        raise LabkitError(f"There is no linear kernel for {dtype}.", f"Choose one of {FLOATS}.")
     device = torch.device(device)
     if not (available(device) or _interpreted()):
         raise LabkitError(f"Triton does not compile for {device}.", "Tune on an NVIDIA GPU from Ampere on.")
@@ -84,7 +84,7 @@ def _runs(
     runs: dict[str, Callable[[], object]] = {}
     tilings = {}
     for tiling in candidates(n, k, padded(tokens), dtype.itemsize, processors(device)):
-        product = partial(launch, add=add, counters=counters, tiling=tiling)
+        product = partial(launch, add=add, counters=counters, tiling=tiling, pdl=True)  # as fused layers do
         name = str(tiling)
         try:
             wrong = _wrong(product(x, weights[0]), expected)

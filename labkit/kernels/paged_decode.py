@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -34,11 +34,12 @@ from torch import Tensor
 
 from labkit.errors import LabkitError
 from labkit.kernels.attention import paged_decode
+from labkit.kernels.device import available, dependent, power, processors
 from labkit.kernels.pages import Pages
 
 LOG2E = math.log2(math.e)
 MOST_SHARES = 128
-LEAST_SHARE = 128  # tokens: below it a share costs more to start and to combine than it saves
+LEAST_SHARE = 64  # tokens: below it a share costs more to start and to combine than it saves (measured on an H200)
 
 
 def decode(
@@ -50,26 +51,19 @@ def decode(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    pdl: bool = False,
 ) -> Tensor:
     """Decode attention by the kernel where it runs, by the torch reference elsewhere: same contract.
 
     The kernel wants an NVIDIA GPU from Ampere on (or one that says it can do as much), float32 or a half
     precision, and head dimensions up to 256.
+
+    Args:
+        pdl: programmatic dependent launch, see rms_norm.launch; no effect on the reference.
     """
     runs = query.is_cuda and query.dtype.itemsize <= 4 and query.shape[2] <= 256
-    function = launch if runs and available(query.device) else paged_decode
+    function = partial(launch, pdl=pdl) if runs and available(query.device) else paged_decode
     return function(query, pages, table, visible, scale=scale, window=window, softcap=softcap)
-
-
-@cache
-def available(device: torch.device) -> bool:
-    """Whether Triton is installed and compiles for this device."""
-    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
-        return False
-    try:
-        return not _kernels().INTERPRETED
-    except ImportError:
-        return False
 
 
 @dataclass(frozen=True)
@@ -98,7 +92,7 @@ def default_tuning(head_dim: int, group: int, element: int) -> Tuning:
         group: query heads for each KV head.
         element: bytes of a stored number.
     """
-    tile = max(16, min(128, 16384 // (_power(head_dim) * max(element, 2))))
+    tile = max(16, min(128, 16384 // (power(head_dim) * max(element, 2))))
     if element == 2:
         return Tuning(tile, 4, 2 if head_dim <= 128 else 3, True)
     if group == 1:  # one query needs no matrix product, and conversion is the larger part of the work
@@ -138,6 +132,7 @@ def launch(
     tuning: Tuning | None = None,
     scratch: Tensor | None = None,
     out: Tensor | None = None,
+    pdl: bool = False,
 ) -> Tensor:
     """The kernel, with the contract of labkit.kernels.attention.paged_decode.
 
@@ -145,6 +140,7 @@ def launch(
         shares, tuning: how the work is cut; chosen from sizes if not given.
         scratch: float32 [scratch_numbers(…)], which the layers of a captured graph may share.
         out: contiguous [rows, heads, head_dim].
+        pdl: programmatic dependent launch, see rms_norm.launch.
 
     Raises:
         LabkitError: scratch is too small, or the heads do not form groups.
@@ -161,9 +157,7 @@ def launch(
         return out
     tuning = tuning or default_tuning(dim, group, pages.keys.element_size())
     tokens = table.shape[1] * pages.block_size
-    shares = shares or choose_shares(
-        rows * kv_heads, min(tokens, window or tokens), _processors(query.device)
-    )
+    shares = shares or choose_shares(rows * kv_heads, min(tokens, window or tokens), processors(query.device))
     needed = scratch_numbers(rows, heads, dim, shares)
     if scratch is None:
         scratch = torch.empty(needed, dtype=torch.float32, device=query.device)
@@ -172,13 +166,14 @@ def launch(
             f"Scratch of {scratch.numel()} numbers was given, {needed} are needed.", "Enlarge it."
         )
     partial, sums = scratch[: rows * heads * shares * dim], scratch[rows * heads * shares * dim :]
-    cut = {"DIM": dim, "DIM_PAD": max(16, _power(dim)), "TILE": tuning.tile,
-           "LEAST": -(-LEAST_SHARE // tuning.tile) * tuning.tile, "WINDOW": window or 0}  # fmt: skip
+    cut = {"DIM": dim, "DIM_PAD": max(16, power(dim)), "TILE": tuning.tile,
+           "LEAST": -(-LEAST_SHARE // tuning.tile) * tuning.tile, "WINDOW": window or 0,
+           "PDL": pdl, **dependent(pdl)}  # fmt: skip
     target = partial if shares > 1 else out
     _attend(query, pages, table, visible, target, sums, scale, softcap, shares, tuning, cut)
     if shares > 1:
         _kernels().combine_kernel[(heads, rows)](
-            partial, sums, visible, out, shares, SHARES_PAD=_power(shares), num_warps=4, **cut
+            partial, sums, visible, out, shares, SHARES_PAD=power(shares), num_warps=4, **cut
         )
     return out
 
@@ -208,7 +203,7 @@ def _attend(
         query.stride(0), query.stride(1), table.stride(0), shares,
         KV_HEADS=kv_heads,
         GROUP=heads // kv_heads,
-        ROWS=max(16, _power(heads // kv_heads)) if dot else 1,
+        ROWS=max(16, power(heads // kv_heads)) if dot else 1,
         BLOCK=pages.block_size,
         CAP=LOG2E * softcap if softcap else 0.0,
         QUANTISED=pages.quantised,
@@ -227,13 +222,3 @@ def _kernels() -> ModuleType:
     from labkit.kernels import paged_decode_triton
 
     return paged_decode_triton
-
-
-@cache
-def _processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 4
-
-
-def _power(n: int) -> int:
-    """The smallest power of 2 that is at least n."""
-    return 1 << (n - 1).bit_length()

@@ -49,17 +49,24 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
                   query_head, table_row, shares, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
                   DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
                   LEAST: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, QUANTISED: tl.constexpr,
-                  SPLIT: tl.constexpr, DOT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr):  # fmt: skip
+                  SPLIT: tl.constexpr, DOT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
+                  PDL: tl.constexpr):  # fmt: skip
     """One (KV head, share, row). Writes [heads, shares, DIM] and log2-sums, or the final result if not SPLIT."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
     head, part, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
     n = tl.load(visible + row)
     first, share = _share(n, shares, WINDOW, TILE, LEAST)
     start = first + part * share
     stop = tl.minimum(start + share, n)
+    member, dims, place = tl.arange(0, ROWS), tl.arange(0, DIM_PAD), tl.arange(0, TILE)
+    ids = table + row * table_row
+    block = tl.load(ids + (start + place) // BLOCK, mask=start + place < stop, other=0)
+    if PDL:  # lengths and tables are older than the step; the query and the newest key are not
+        tl.extra.cuda.gdc_wait()
     if SPLIT:
         if start >= stop:
             return
-    member, dims, place = tl.arange(0, ROWS), tl.arange(0, DIM_PAD), tl.arange(0, TILE)
     own = (member < GROUP)[:, None] & (dims < DIM)[None, :]
     heads = head * GROUP + member
     q = tl.load(query + row * query_row + heads[:, None] * query_head + dims[None, :], mask=own, other=0.0)
@@ -70,8 +77,6 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
     top = tl.full((LANES,), float("-inf"), tl.float32)
     total = tl.zeros((LANES,), tl.float32)
     acc = tl.zeros((LANES, DIM_PAD), tl.float32)
-    ids = table + row * table_row
-    block = tl.load(ids + (start + place) // BLOCK, mask=start + place < stop, other=0)
     for begin in tl.range(start, stop, TILE, num_stages=STAGES):
         position = begin + place
         inside = position < stop
@@ -119,8 +124,11 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
 @triton.jit(do_not_specialize=["shares"])
 def combine_kernel(partial, sums, visible, out, shares, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
                    SHARES_PAD: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr,
-                   WINDOW: tl.constexpr):  # fmt: skip
+                   WINDOW: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
     """One (head, row): out = Σ shares weighted by 2^sums, over those shares that the row's length reaches."""
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(1).to(tl.int64)
     place = row * tl.num_programs(0) + tl.program_id(0)
     n = tl.load(visible + row)

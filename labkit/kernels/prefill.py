@@ -35,9 +35,9 @@ from torch import Tensor
 
 from labkit.errors import LabkitError
 from labkit.kernels.attention import chunk_attention
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import available, power
 from labkit.kernels.pages import Pages, gather
-from labkit.kernels.prefill_tuning import HOPPER_SHARED, Tuning, default_tuning, power
+from labkit.kernels.prefill_tuning import HOPPER_SHARED, Tuning, default_tuning
 
 LOG2E = math.log2(math.e)
 

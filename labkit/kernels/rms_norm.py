@@ -19,17 +19,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import compiles, dependent, power
 
 LARGEST = 32768
 """Numbers in a token's hidden state up to which a program can hold it in registers."""
 
-FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 """What the elementwise kernels compute on, always through float32."""
 
 
@@ -51,6 +49,7 @@ def rms_norm(
     add: Tensor | None = None,
     offset: float = 0.0,
     wide: bool = False,
+    pdl: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """RMSNorm of x [..., H], or of x + add, by the kernel where it runs and in torch elsewhere.
 
@@ -59,6 +58,7 @@ def rms_norm(
         add: the residual, shape and dtype of x.
         offset: added to the weight.
         wide: multiply by the weight in float32, before the cast to x's dtype.
+        pdl: programmatic dependent launch, see `launch`; no effect on the reference.
 
     Returns:
         (normed, summed), both as x; summed is x itself without add. Without `wide`, a weight of a wider dtype
@@ -67,7 +67,7 @@ def rms_norm(
     same = weight.dtype == x.dtype or wide
     runs = compiles(x) and x.shape[-1] <= LARGEST and same and (add is None or add.dtype == x.dtype)
     if runs and not (torch.is_grad_enabled() and weight.requires_grad):
-        return launch(x, weight, eps, add=add, offset=offset, wide=wide)
+        return launch(x, weight, eps, add=add, offset=offset, wide=wide, pdl=pdl)
     return reference(x, weight, eps, add=add, offset=offset, wide=wide)
 
 
@@ -127,27 +127,6 @@ def launch(
 def default_warps(block: int) -> int:
     """Warps for a token of `block` numbers: one load of 16 bytes a thread in half precision, at most 16 warps."""
     return max(1, min(16, block // 256))
-
-
-def compiles(x: Tensor) -> bool:
-    """Whether an elementwise kernel may take x: it is on a GPU that Triton compiles for, in one of FLOATS,
-    and needs no gradient, which these kernels do not have."""
-    return (
-        x.is_cuda
-        and x.dtype in FLOATS
-        and available(x.device)
-        and not (x.requires_grad and torch.is_grad_enabled())
-    )
-
-
-def dependent(pdl: bool) -> dict[str, Any]:
-    """Launch options of programmatic dependent launch; none without it, since older Tritons know no such option."""
-    return {"launch_pdl": True} if pdl else {}
-
-
-def power(n: int) -> int:
-    """The smallest power of 2 that is at least n (1 for n < 2)."""
-    return 1 << max(0, n - 1).bit_length()
 
 
 def _kernels() -> ModuleType:

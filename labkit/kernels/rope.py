@@ -17,14 +17,16 @@ Sources: Su et al. 2021, "RoFormer" (rotary positions); Henry et al. 2020, "Quer
 
 from __future__ import annotations
 
+from functools import partial
 from types import ModuleType
 
 import torch
 from torch import Tensor
 
 from labkit.errors import LabkitError
+from labkit.kernels.device import compiles, dependent, power
 from labkit.kernels.pages import Pages, write
-from labkit.kernels.rms_norm import Norm, compiles, dependent, power
+from labkit.kernels.rms_norm import Norm
 from labkit.kernels.rms_norm import reference as normalised
 
 WIDEST = 512
@@ -42,6 +44,7 @@ def rope_write(
     slots: Tensor | None = None,
     q_norm: Norm | None = None,
     k_norm: Norm | None = None,
+    pdl: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Split, norm, rotate and store, by the kernel where it runs and in torch elsewhere.
 
@@ -52,6 +55,7 @@ def rope_write(
         slots: int64 or int32 [T], each token's slot. A token of a negative slot (the padding of a captured
             graph) is not written.
         q_norm, k_norm: of every head, weight [dim], before the rotation.
+        pdl: programmatic dependent launch, see rms_norm.launch; no effect on the reference.
 
     Returns:
         q [T, heads, dim], k and v [T, kv_heads, dim], in the dtype of qkv; some may be views.
@@ -63,7 +67,7 @@ def rope_write(
     dim = qkv.shape[1] // (heads + 2 * kv_heads)
     trained = torch.is_grad_enabled() and any(norm and norm.weight.requires_grad for norm in (q_norm, k_norm))
     runs = compiles(qkv) and dim <= WIDEST and not trained and _alike(q_norm, k_norm, qkv.dtype)
-    function = launch if runs else reference
+    function = partial(launch, pdl=pdl) if runs else reference
     return function(
         qkv, cos, sin, heads=heads, kv_heads=kv_heads, pages=pages, slots=slots, q_norm=q_norm, k_norm=k_norm
     )
@@ -120,7 +124,7 @@ def launch(
     warps: int = 1,
     pdl: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The kernel, with the contract of rope_write for dtypes in rms_norm.FLOATS and dim up to WIDEST; either
+    """The kernel, with the contract of rope_write for dtypes in device.FLOATS and dim up to WIDEST; either
     both norms or none, of the same eps, offset and `wide`. q and k are contiguous, v is a view of qkv.
 
     Args:

@@ -11,6 +11,8 @@ A draw must not depend on who else is in the batch. Three choices make that exac
 
 All of it is float64, in which logarithms of two devices agree closely enough that a CPU and a GPU draw alike.
 
+Without penalties and filters a draw is one kernel (`draw`, in draws_triton.py) where torch needs some forty.
+
 Sources: Gumbel 1954 and Maddison et al. 2014, "A* Sampling" (the race); Salmon et al. 2011, "Parallel Random
 Numbers: As Easy as 1, 2, 3" (counters); Steele et al. 2014, "Fast Splittable Pseudorandom Number Generators"
 (SplitMix64, the hash); Holtzman et al. 2019 (top-p); Nguyen et al. 2024 (min-p); Keskar et al. 2019,
@@ -19,8 +21,12 @@ Numbers: As Easy as 1, 2, 3" (counters); Steele et al. 2014, "Fast Splittable Ps
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import torch
 from torch import Tensor
+
+from labkit.kernels.device import power
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15  # 2⁶⁴ / golden ratio: SplitMix64's step from one state to the next
@@ -152,3 +158,49 @@ def race(scores: Tensor, seeds: Tensor, index: Tensor, random: Tensor) -> Tensor
     """The winners, int64 [n]; rows where `random` (bool [n, 1]) is false take the largest score, lowest id."""
     noise = uniforms(seeds, index, scores.shape[-1]).log_().neg_().log_().neg_()
     return noise.mul_(random).add_(scores).argmax(dim=-1)
+
+
+WORDS = 8
+"""64-bit words of a row's settings: the temperature (float64) first, the seed last (see BatchSampler)."""
+
+
+def draw(logits: Tensor, settings: Tensor, slots: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """A token for every row in one kernel, without penalties and filters: `relative` and `race` together.
+
+    On a GPU that Triton compiles for, or in its interpreter.
+
+    Args:
+        logits: [n, vocab], any floating dtype.
+        settings: int64 [rows, WORDS], of which temperature and seed are read.
+        slots: int64 [n], each row's place in `settings`.
+        index: int64 [n], the output tokens that the row has had.
+
+    Returns:
+        (tokens int64 [n], bad bool [n]): bad rows hold a NaN or are all −inf, and their token means nothing.
+    """
+    rows, vocab = logits.shape
+    logits = logits if logits.stride(1) == 1 else logits.contiguous()
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    bad = torch.empty(rows, dtype=torch.bool, device=logits.device)
+    if rows:
+        _kernels().draw_kernel[(rows,)](
+            logits, settings, slots, index, tokens, bad, vocab, logits.stride(0),
+            WORDS=WORDS, LARGEST=LARGEST, TILE=min(1024, power(vocab)), num_warps=8,
+        )  # fmt: skip
+    return tokens, bad
+
+
+def draw_reference(logits: Tensor, settings: Tensor, slots: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """`draw` in torch, on any device."""
+    words = settings.index_select(0, slots)
+    temperature = words.view(torch.float64)[:, :1]
+    scores = relative(logits.double(), temperature)
+    tokens = race(scores, words[:, -1], index, temperature > 0)
+    return tokens, ~(logits.amax(-1) > -torch.inf)
+
+
+def _kernels() -> ModuleType:
+    """Imported on first use: Triton does not exist everywhere, and its interpreter must be chosen before."""
+    from labkit.kernels import draws_triton
+
+    return draws_triton

@@ -1,0 +1,47 @@
+"""Whether a model is still the one it was: the same modules, the same weights, in the same memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import is_
+from typing import Any
+
+from torch import Tensor, nn
+
+
+class Watch:
+    """Remembers what modules hold. Cheap enough to ask before every step.
+
+    Args:
+        modules: those whose own weights and submodules must stay; what they contain is not looked into.
+        memory: whether weights must also stay where they are, so that moving or converting them is noticed.
+    """
+
+    def __init__(self, modules: Iterable[nn.Module] = (), *, memory: bool = False) -> None:
+        self._tables: list[Any] = []
+        self._keys: list[str] = []
+        self._values: list[Any] = []
+        self._memory = memory
+        self._weights: list[Tensor] = []
+        self._places: list[int] = []
+        for module in modules:
+            self.add(module)
+
+    def add(self, module: nn.Module) -> None:
+        """Watch one more module."""
+        for table in (module._modules, module._parameters):
+            self._tables += [table] * len(table)
+            self._keys += table.keys()
+            self._values += table.values()
+        if self._memory:
+            new = [weight for weight in module._parameters.values() if weight is not None]
+            self._weights += new
+            self._places += [weight.data_ptr() for weight in new]
+
+    @property
+    def same(self) -> bool:
+        """Nothing was replaced since."""
+        return (
+            all(map(is_, map(dict.get, self._tables, self._keys), self._values))
+            and list(map(Tensor.data_ptr, self._weights)) == self._places
+        )
