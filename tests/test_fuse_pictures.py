@@ -35,7 +35,10 @@ def profile_record():
 def fuse_record():
     """What `labkit bench fuse` writes, as far as the tables read it."""
     rungs = {
-        "plain": {"tpot": 0.02},
+        "plain": {
+            "tpot": 0.02,
+            "step": {"kernels": 1462.0, "launches": 1462.0, "busy": 0.006, "gap_share": 0.7},
+        },
         "fused kernels": {"tpot": 0.01},
         "merged projections": {"unavailable": "no memory"},
         "everything": {"tpot": 0.004},
@@ -55,6 +58,26 @@ def fuse_record():
             "ladder": {"rungs": rungs, "bytes_a_step": 12e9},
             "peers": {"generate": {"tpot": 0.05}, "generate, static cache": {"tpot": 0.006}},
             "kernels": {"cases": cases},
+            "ttft": [
+                {
+                    "prompt": 2048,
+                    "rungs": {
+                        "plain": {"ttft": 0.06, "mfu": 0.5},
+                        "everything": {"ttft": 0.048, "mfu": 0.625},
+                    },
+                },
+                {
+                    "prompt": 512,
+                    "rungs": {"plain": {"unavailable": "?"}, "everything": {"ttft": 0.01, "mfu": 0.6}},
+                },
+            ],
+            "load": {
+                "requests": 256,
+                "closed": {
+                    "plain": {"tokens_per_second": 2000.0},
+                    "everything": {"tokens_per_second": 7000.0},
+                },
+            },
         },
     }
 
@@ -83,6 +106,23 @@ def test_kernels_are_set_against_the_best_other_and_losses_stay():
     assert rows[1][1:5] == ["16", "6 µs", "3 µs (torch.compile)", "2.00 × slower"]
     assert len(rows) == 3 and "2031" in str(rows[-1][-1])
     assert records.kernels({**BADGE, "figures": {}}) is None
+
+
+def test_steps_and_the_service_are_read_from_the_record():
+    table = records.steps(fuse_record())
+    assert len(table.rows) == 2 and list(table.rows[0][1:]) == ["1,462", "1,462", "6 ms", "70%"]
+    rows = records.service(fuse_record()).rows
+    assert list(rows[0]) == ["first token of 2,048", "60 ms (MFU 50%)", "48 ms (MFU 62%)", "1.25 ×"]
+    assert list(rows[1]) == ["256 requests at once", "2,000 tokens/s", "7,000 tokens/s", "3.50 ×"]
+    empty = {
+        **BADGE,
+        "figures": {
+            "ttft": {"unavailable": "?"},
+            "load": {"unavailable": "?"},
+            "ladder": {"unavailable": "?"},
+        },
+    }
+    assert records.steps(empty) is None and records.service(empty) is None
 
 
 @pytest.mark.parametrize("entry", [None, fuse_record()])

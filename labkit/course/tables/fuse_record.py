@@ -69,6 +69,47 @@ def kernels(entry: Mapping[str, Any]) -> Table | None:
     return Table([words[key] for key in ("kernel", "norm_size", "ours", "best_other", "result")], rows)
 
 
+def steps(entry: Mapping[str, Any]) -> Table | None:
+    """What one decode step of each recorded rung puts on the timeline; None where it was not traced."""
+    words = texts.words(NOTEBOOK)
+    rungs = entry["figures"].get("ladder", {}).get("rungs", {})
+    rows: list[list[str | Badge]] = []
+    for key, name in RECORDED.items():
+        found = rungs.get(key, {}).get("step", {})
+        if "kernels" in found:
+            counts = [f"{found[one]:,.0f}" for one in ("kernels", "launches")]
+            rows.append([words[name], *counts, duration(found["busy"]), f"{found['gap_share']:.0%}"])
+    if not rows:
+        return None
+    rows.append(["", "", "", "", recorded(dict(entry))])
+    head = ("rung", "kernels_a_step", "launches_a_step", "busy_a_step", "gap_share")
+    return Table([words[key] for key in head], rows)
+
+
+def service(entry: Mapping[str, Any]) -> Table | None:
+    """The recorded engine, plain and with everything: first tokens of prompts, and a load of many requests."""
+    words, found = texts.words(NOTEBOOK), entry["figures"]
+    rows: list[list[str | Badge]] = []
+    prompts = found.get("ttft", ())
+    for one in prompts if isinstance(prompts, list) else ():
+        pair = [one["rungs"].get(name, {}) for name in ("plain", "everything")]
+        if all("ttft" in each for each in pair):
+            said = [f"{duration(each['ttft'])} (MFU {each['mfu']:.0%})" for each in pair]
+            ratio = pair[0]["ttft"] / pair[1]["ttft"]
+            rows.append([words["first_of"].format(tokens=one["prompt"]), *said, f"{ratio:.2f} ×"])
+    closed = found.get("load", {}).get("closed", {})
+    pair = [closed.get(name, {}) for name in ("plain", "everything")]
+    if all("tokens_per_second" in each for each in pair):
+        rates = [each["tokens_per_second"] for each in pair]
+        said = [f"{rate:,.0f} tokens/s" for rate in rates]
+        name = words["load_of"].format(requests=found["load"]["requests"])
+        rows.append([name, *said, f"{rates[1] / rates[0]:.2f} ×"])
+    if not rows:
+        return None
+    rows.append(["", "", "", recorded(dict(entry))])
+    return Table([words["service"], words["rung_engine"], words["everything"], words["gain"]], rows)
+
+
 def _against(ours: float, theirs: float) -> str:
     words, ratio = texts.words(NOTEBOOK), theirs / ours
     if abs(ratio - 1) < 0.03:
