@@ -54,7 +54,7 @@ def test_every_part_is_measured_and_the_last_line_is_json(benched):
 
 def test_the_ladder_keeps_every_repeat_and_its_share_is_what_it_says(benched):
     ladder = benched[0]["ladder"]
-    assert list(ladder["rungs"]) == [rung.name for rung in RUNGS]
+    assert list(ladder["rungs"]) == [rung.name for rung in RUNGS if not rung.compiled]
     for one in ladder["rungs"].values():
         assert len(one["runs"]["seconds"]) == SMALL.rounds * SMALL.repeats
         assert one["share"] == pytest.approx(ladder["bytes_a_step"] / one["tpot"] / PEAKS.bandwidth)

@@ -17,7 +17,7 @@ from labkit.cache.attention import position_limit
 from labkit.cache.kv_study import kernel_rates
 from labkit.fuse import bench_attention, bench_kernels
 from labkit.fuse.contest import reason
-from labkit.kernels.paged_decode import available
+from labkit.kernels.device import available
 from labkit.models import LM
 from labkit.models import load as load_model
 from labkit.profile import Ceilings, cost_card, mbu, mfu, shape_of
@@ -37,7 +37,7 @@ class Plan:
         rounds, repeats: how often the ladder is climbed, and requests on a rung each time.
         prompts: whose first tokens are timed [tokens].
         tokens, long: of the kernels' steps, see fuse.bench_kernels.
-        compiling: time torch.compile beside the kernels.
+        compiling: with torch.compile beside the kernels, and as a rung.
         sizes: (rows, tokens) of prefill attention.
         timed: how often a kernel is timed.
         rows, blocks: of the ladder's engine.
@@ -98,13 +98,14 @@ def ladder(kitchen: Kitchen) -> dict[str, Any]:
         say(f"    {rung.name}: {duration(min(paces))} … {duration(max(paces))}")
         return paces
 
+    rungs = [rung for rung in RUNGS if plan.compiling or not rung.compiled]
     found = in_rounds(
-        {False: lm, True: random}, RUNGS, work, rounds=plan.rounds, say=say, rows=plan.rows, blocks=plan.blocks,
+        {False: lm, True: random}, rungs, work, rounds=plan.rounds, say=say, rows=plan.rows, blocks=plan.blocks,
         share=False,
     )  # fmt: skip
     del random
-    rungs = {name: _paced(kitchen, name, one, traced.get(name)) for name, one in found.items()}
-    control = [rungs[rung.name].get("tpot") for rung in (EVERYTHING, CONTROL)]
+    paced = {name: _paced(kitchen, name, one, traced.get(name)) for name, one in found.items()}
+    control = [paced[rung.name].get("tpot") for rung in (EVERYTHING, CONTROL)]
     report = str(fuse.apply(lm))
     fuse.remove(lm)
     return {
@@ -112,7 +113,7 @@ def ladder(kitchen: Kitchen) -> dict[str, Any]:
         "new": plan.new,
         "bytes_a_step": card.weight_bytes_read + card.kv_bytes,
         "tpot_floor": card.tpot_floor,
-        "rungs": rungs,
+        "rungs": paced,
         "control": control[0] / control[1] if control[0] and control[1] else None,
         "fused": report,
     }

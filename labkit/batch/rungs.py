@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from labkit.batch.engine import Engine
 from labkit.batch.request import Reason, Request, Ticket
 from labkit.batch.sampling import Sampling
 from labkit.errors import LabkitError
+from labkit.fuse import compiled
 from labkit.fuse.contest import reason
 from labkit.models import LM
 from labkit.profile import trace
@@ -31,12 +33,14 @@ class Rung:
         parts: arguments of `fuse.apply`; None: the model's own layers.
         graphs: run steps from CUDA graphs.
         random: on the same shape with random weights.
+        compiled: layers through torch.compile, the other road (fuse.compiled).
     """
 
     name: str
     parts: dict[str, bool] | None = None
     graphs: bool = False
     random: bool = False
+    compiled: bool = False
 
 
 PLAIN = Rung("plain")
@@ -48,6 +52,7 @@ RUNGS = (
     Rung("merged projections", {}),
     EVERYTHING,
     Rung("graph alone", None, True),
+    Rung("torch.compile, graph", None, True, compiled=True),
     CONTROL,
 )
 """The first four are the ladder, each with all that came before; the others stand beside it."""
@@ -60,15 +65,21 @@ def standing(lm: LM, rung: Rung, **sizes: Any) -> Iterator[Engine]:
     Args:
         sizes: further arguments of `engine_for`.
     """
-    if rung.parts is not None:
-        fuse.apply(lm, **rung.parts)
+    if lm.device.type == "cuda":  # elsewhere there are none
+        sizes[GRAPHS] = rung.graphs
     try:
-        if lm.device.type == "cuda":  # elsewhere there are none
-            sizes[GRAPHS] = rung.graphs
-        with engine_for(lm, **sizes) as engine:
+        if rung.parts is not None:
+            fuse.apply(lm, **rung.parts)
+        if rung.compiled:
+            compiled.apply(lm)
+        with warnings.catch_warnings():  # an engine that goes on without its graphs is another rung
+            warnings.filterwarnings("error", message=".* runs without CUDA graphs")
+            engine = engine_for(lm, **sizes)
+        with engine:
             yield engine
     finally:
         fuse.remove(lm)
+        compiled.remove(lm)
         release(lm)
 
 

@@ -9,7 +9,7 @@ the engine. Everything else, `generate` and training included, runs the model's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -107,7 +107,7 @@ class Applied:
         setattr(self.model, STATE, self)
         sources, owners, launching = Sources(), Owners(self.model), Launching(self.model)
         tested: dict[Any, Unfit | None] = {}
-        for name, layer in _layers(self.model):
+        for name, layer in decoder_layers(self.model):
             try:
                 plan = recognise(name, layer, sources)
                 _test(plan, tested)
@@ -214,10 +214,10 @@ def _test(plan: Plan, tested: dict[Any, Unfit | None]) -> None:
         raise found
 
 
-def _layers(model: Any) -> Iterator[tuple[str, nn.Module]]:
+def decoder_layers(model: Any) -> list[tuple[str, nn.Module]]:
     """The decoder layers: the list of modules that is as long as the configuration says."""
     count = model.config.get_text_config(decoder=True).num_hidden_layers
     lists = (each for each in model.get_decoder().children() if isinstance(each, nn.ModuleList))
     layers = next((each for each in lists if len(each) == count), ())
     names = {module: name for name, module in model.named_modules()}
-    return ((names[layer], layer) for layer in layers)
+    return [(names[layer], layer) for layer in layers]

@@ -215,10 +215,12 @@ def _linear(
     element = x.element_size()
     weight = rows * columns * element
     moved = weight + tokens * (columns + rows * (2 if adds else 1)) * element
+    counters = linear.arrival_counters(rows, x.device)
     tuned = {"coordinate_descent_tuning": True} if tokens == 1 and x.is_cuda else None
     return Case(
         "linear", name, tokens, moved, weight, lambda: (random(rows, columns) / columns**0.5,),
-        lambda w: linear.linear(x, w, add=add), lambda w: linear.reference(x, w, add=add), options=tuned,
+        lambda w: linear.linear(x, w, add=add, counters=counters),
+        lambda w: linear.reference(x, w, add=add), options=tuned,
     )  # fmt: skip
 
 
