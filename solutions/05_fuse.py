@@ -33,6 +33,7 @@
 # %% role="setup"
 import math
 import statistics
+from functools import partial
 from types import SimpleNamespace
 
 import torch
@@ -49,6 +50,7 @@ from labkit import fuse, profile, quality, results, timing
 from labkit.batch.bench import release
 from labkit.batch.build import engine_for
 from labkit.batch.request import Request
+from labkit.batch.rungs import RUNGS, standing
 from labkit.batch.workload import workload
 from labkit.cache.attention import install, remove
 from labkit.cache.pack import Chunk, forward
@@ -937,46 +939,38 @@ for name, values in inputs.items():
 #
 # All of it, a rung at a time, on one machine in one run. The **memory ceiling** is the pace at which the
 # weights (and the row's keys and values) could be read, and nothing else done. Its share is the MBU of
-# notebook 01. Each rung's step is measured in turn, several times over, and the median counts:
+# notebook 01. The rungs are measured in turn, up the ladder and down again, and each one's best round counts: a
+# neighbour on the machine can only make a step longer.
 
 # %%
 ROUNDS, NEW = 5, 17
-request = Request(prompt=text[:128], max_tokens=NEW, ignore_eos=True)
+short, request = (Request(prompt=text[:128], max_tokens=count, ignore_eos=True) for count in (4, NEW))
 
 
-def engine_step(**options):
-    """Median time of a decode step of one row through the engine [s]."""
-    with engine_for(lm, rows=4, blocks=64, share=False, **options) as engine:
-        engine.run([Request(prompt=text[:128], max_tokens=4, ignore_eos=True)])  # warm up, and capture
+def plain_loop():
+    """Time per output token of transformers' model in a plain loop [s]."""
+    return profile.generate(lm, text[:128], NEW).latency.tpot
+
+
+def engine_step(rung):
+    """Median time of a decode step of one row through the engine, with what the rung switches on [s]."""
+    with standing(lm, rung, rows=4, blocks=64, share=False) as engine:
+        engine.run([short])  # warm up, and capture
         done = engine.metrics.count
         engine.run([request])
         steps = [one.seconds for one in engine.metrics.steps[done:] if one.decodes == one.tokens == 1]
-    release(lm)
     return statistics.median(steps[1:])
 
 
-def rung_seconds(name):
-    """One measurement of a rung [s]."""
-    if name == "rung_plain":
-        return profile.generate(lm, text[:128], NEW).latency.tpot
-    apart = {"merge": False}
-    if name != "rung_engine":
-        fuse.apply(lm, **(apart if name == "rung_kernels" else {}))
-    try:
-        return engine_step(**({"graphs": True} if name == "rung_graph" else {}))
-    finally:
-        fuse.remove(lm)
-
-
-remove(lm.model)  # the engine and transformers' loop each bring their own attention
-names = ["rung_plain", "rung_engine", "rung_kernels", "rung_merged"]
-if on_gpu:  # elsewhere nothing is launched, so there is nothing to capture
-    names.append("rung_graph")
-measured = {name: [] for name in names}
+remove(lm.model)  # the engine and the plain loop each bring their own attention
+tried = {words["rung_plain"]: plain_loop}
+for rung in RUNGS[: 4 if on_gpu else 3]:  # elsewhere nothing is launched, so there is nothing to capture
+    tried[words[records.RECORDED[rung.name]]] = partial(engine_step, rung)
+measured = {name: [] for name in tried}
 for number in range(ROUNDS):
-    for name in names if number % 2 == 0 else reversed(names):
-        measured[name].append(rung_seconds(name))
-ladder = {words[name]: statistics.median(seconds) for name, seconds in measured.items()}
+    for name in tried if number % 2 == 0 else reversed(tried):
+        measured[name].append(tried[name]())
+ladder = {name: min(seconds) for name, seconds in measured.items()}
 
 # %%
 here = profile.ceilings(lm.device)
@@ -991,15 +985,17 @@ widgets.show_figure(plots.ladder(ladders), words["ladder"])
 # Where a rung adds little, ask what it takes away. On a processor nothing is launched, so there are no graphs, and
 # the kernels are torch's as before. Fused kernels *without* merged projections may even lose there: the one that
 # rotates wants query, key and value side by side, and somebody has to copy them there. What separates these bars
-# from the ceiling is Python, and torch's own work for each operator. On a GPU
-# the order of the rungs hides a trap: fused kernels *alone* can look like a disappointment, for as long as the
-# host sets the pace only the *number* of launches counts. Their bytes begin to count once the graph has closed
-# the gaps. Amdahl again.
+# from the ceiling is Python, and torch's own work for each operator.
+#
+# On a GPU the order of the rungs hides a trap: fused kernels *alone* can look like a disappointment, for as long
+# as the host sets the pace only the *number* of launches counts. Their bytes begin to count once the graph has
+# closed the gaps. Amdahl again.
 #
 # **The other road.** `torch.compile` reads the model's code, and writes fused kernels itself; with
-# `mode="reduce-overhead"` it puts them into CUDA graphs, too. It costs a compilation (a minute or so for a large
-# model, and again for new shapes), and knows only what it can prove: paged attention or a merge of weights it
-# will not invent.
+# `mode="reduce-overhead"` it puts them into CUDA graphs, too. labkit's engine takes that road with
+# `fuse.compiled.apply(lm)`: attention stays as it is, all around it is compiled. It costs a compilation (up to a
+# minute, and again for shapes of another kind), and it does only what it can prove: paged attention or a merge of
+# weights it will not invent.
 
 # %%
 step_table = records.steps(h200) if h200 else None

@@ -137,7 +137,7 @@ def ladder(ladders: Mapping[str, tuple[Mapping[str, float], float]]) -> Figure:
         ladders: title → (rung → seconds of a decode step of one row, the least seconds that memory allows).
     """
     heights = [len(rungs) for rungs, _ in ladders.values()]
-    drawn, first = figure(8.4, 0.55 + 0.75 * len(ladders) + 0.36 * sum(heights))
+    drawn, first = figure(8.4, 0.55 + 0.9 * len(ladders) + 0.36 * sum(heights))
     first.remove()
     panels = drawn.subplots(len(ladders), 1, squeeze=False, height_ratios=[one + 0.6 for one in heights])[
         :, 0
@@ -156,7 +156,7 @@ def ladder(ladders: Mapping[str, tuple[Mapping[str, float], float]]) -> Figure:
         axes.set_yticks(range(len(rungs)), list(rungs), fontsize=9)
         axes.set_ylim(len(rungs) - 0.5, -0.5)
         axes.set_xlim(0, 1.04 / floor)
-        axes.set_title(f"{title}; dotted: reading the weights alone, {duration(floor)} a step", fontsize=10)
+        axes.set_title(f"{title}\ndotted: weights and cache read once, {duration(floor)} a step", fontsize=10)
         axes.grid(visible=False, axis="y")
     panels[-1].set_xlabel("output of one row (tokens/s)")
     return drawn
@@ -177,7 +177,7 @@ def moves(steps: Sequence[Move], ceilings: Ceilings) -> Figure:
     """Fusion under the roof: fewer bytes for the same FLOPs move an operation right, and up the slope."""
     drawn, axes = figure(7.5, 4.2)
     ends = [step.flops / size for step in steps for size in (step.before, step.after)]
-    low, high = min(ends) / 4, max(*ends, ceilings.ridge) * 6
+    low, high = min(ends) / 8, max(*ends, ceilings.ridge) * 6
     corners = [low, ceilings.ridge, high]
     roof = [attainable(x, ceilings.flops, ceilings.bandwidth) / 1e12 for x in corners]
     axes.plot(corners, roof, color=BLACK, linewidth=2)

@@ -35,6 +35,7 @@ PEER = {"generate": "rung_plain", "generate, static cache": "rung_compiled"}
 RECORDED = {
     "plain": "rung_engine",
     "graph alone": "rung_graph_alone",
+    "torch.compile, graph": "rung_compiled_graph",
     "fused kernels": "rung_kernels",
     "merged projections": "rung_merged",
     "everything": "rung_graph",
