@@ -1155,8 +1155,8 @@ show(tables.claims(here, h200))
 # LMCache and Mooncake move blocks to hosts and disks: section 7 is their arithmetic.
 #
 # **What next.** On a big GPU a thousand tokens less saved only a part of the time: it waits for its launches.
-# The next notebook, `05_fuse` (it is coming), makes the walks between stations shorter, and then what you saved
-# here begins to show.
+# The next notebook, `05_fuse`, makes the walks between stations shorter, and then what you saved here begins to
+# show.
 
 # %%
 progress.show("04_cache")
