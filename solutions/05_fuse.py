@@ -1194,11 +1194,15 @@ compare_with_plain(RepairedDecoder)
 # %%
 own = {rung.notebook: rung for rung in ledger.rungs() if rung.model == lm.name}
 theirs = {rung.notebook: rung for rung in ledger.recorded()}
+pace = {name: 1 / seconds for name, seconds in ladder.items()}
 figures = records.Figures(
     plain=own.get("01_profile"),
     now=own.get("05_fuse"),
     step=(ladder[words["rung_engine"]], list(ladder.values())[-1]),
     attention=(lengths[-1], attention_gain[-1]),
+    peers=words["best_peer"].format(
+        name=words["rung_plain"], rate=pace[words["rung_plain"]], ours=list(pace.values())[-1]
+    ),
 )
 recorded = records.figures(theirs, h200)
 show(records.claims(lm.name, figures, recorded, results.load("ledger")))
