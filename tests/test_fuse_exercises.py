@@ -94,6 +94,17 @@ def test_a_kernel_without_a_body_is_not_attempted(name, tmp_path):
 
 
 @triton_only
+def test_a_kernel_may_call_a_function_of_the_learners_other_cells():
+    source = (ANSWERS / "silu_mul" / "right_helper.py").read_text("utf-8")
+    helper = "@triton.jit\ndef silu(x):\n    return x / (1 + tl.exp(-x))\n"
+    assert helper in source
+    answer = source.replace(helper, "")
+    job = Job("silu_mul", answer, ("import triton", "import triton.language as tl"), (helper,))
+    with Workers(seconds=20) as workers:
+        assert judge(workers, exercises.find("silu_mul"), job).status == PASSED
+
+
+@triton_only
 def test_labkits_own_kernel_is_no_answer():
     for name in KERNELS:
         assert is_labkits_own(own(name), own(name)) and is_labkits_own(own(name).kernel, own(name))

@@ -95,10 +95,8 @@ class Child:
         self.confine(job)
         space: dict[str, Any] = {"__name__": "__main__"}
         self.define([*job["imports"], *job["above"]], space)
-        source = job["answer"]
-        linecache.cache[ANSWER] = (len(source), None, source.splitlines(True), ANSWER)
         try:
-            exec(compile(source, ANSWER, "exec"), space)
+            exec(_compiled(job["answer"], ANSWER), space)
         except BaseException as error:
             return self.raised(error)
         self.function = interpret.launcher(space.get(job["name"]))
@@ -109,7 +107,7 @@ class Child:
         """Run statements of other cells; one that fails costs the answer only what it would have defined."""
         for statement in statements:
             try:
-                exec(compile(statement, "<another cell>", "exec"), space)
+                exec(_compiled(statement, f"<another cell, {len(linecache.cache)}>"), space)
             except BaseException:
                 continue
 
@@ -175,6 +173,12 @@ class Child:
             raise kind(answer[2])
 
         return ask
+
+
+def _compiled(source: str, name: str) -> Any:
+    """Source as code, with its lines where tracebacks, and Triton's decorators, look for them."""
+    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
+    return compile(source, name, "exec")
 
 
 def _no_input(words: str) -> Callable[..., str]:
