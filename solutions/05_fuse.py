@@ -7,8 +7,8 @@
 #
 # Watch a cook who does everything right and is slow. He takes the pan from the shelf, stirs once, puts it back
 # on the shelf, and looks up the next line of the recipe. Then he takes the pan from the shelf. A model's layer
-# is dozens of such lines, and each is a **kernel**: a program that the device fetches numbers for, runs, and
-# puts the result away again. **Fusion** does several lines while the pan is in the hand. A **CUDA graph** learns
+# is dozens of such lines, and each is a **kernel**: a program for the device, which fetches its numbers from memory
+# and puts its results back there. **Fusion** does several lines while the pan is in the hand. A **CUDA graph** learns
 # the whole recipe by heart, so that nobody reads it out line by line.
 #
 # **After this notebook you can**
@@ -20,8 +20,8 @@
 # - merge projections, and say what may and may not go into a CUDA graph,
 # - read a ladder of speedups, with the share of the memory ceiling on every rung.
 #
-# **You need** notebook 01 (kernels and launches, the floor, the roofline). Section 8 uses
-# the engine of notebook 03 and the paged cache of 04, but not their exercises. No GPU, no network. Every term
+# **You need** notebook 01 (kernels and launches, the floor, the roofline). Section 1 borrows
+# the paged cache of notebook 04 and section 8 the engine of 03, but not their exercises. No GPU, no network. Every term
 # is in [docs/glossary.md](../docs/glossary.md).
 #
 # **How long it takes.** Writing the core exercises about 25 minutes; with reading and measuring about an hour
@@ -586,7 +586,7 @@ widgets.show_figure(plots.attention(lengths, attention), words["attention"])
 # A claim says "a fused attention kernel is at least 40 % faster". You see that it depends on the length.
 
 # %% [markdown]
-# ### Exercise: `tile_attention` · extra, 20 minutes
+# ### Exercise: `tile_attention` · extra, 15 minutes
 #
 # FlashAttention in one page. A program owns `TILE` queries and walks over the keys and values tile by tile, with the
 # online softmax from above; the scores never exist as a whole. Beside `top` and `total` it carries `mixed`, the
@@ -994,7 +994,8 @@ widgets.show_figure(plots.ladder(ladders), words["ladder"])
 # Where a rung adds little, ask what it takes away. On a processor nothing is launched, so there are no graphs, and
 # the kernels are torch's as before. Fused kernels *without* merged projections may even lose there: the one that
 # rotates wants query, key and value side by side, and somebody has to copy them there. What separates these bars
-# from the ceiling is Python, and torch's own work for each operator.
+# from the ceiling is Python, and torch's own work for each operator. (For a single row the engine may be behind the
+# plain loop: a scheduler and a sampler that can serve a crowd have their price.)
 #
 # On a GPU the order of the rungs hides a trap: fused kernels *alone* can look like a disappointment, for as long
 # as the host sets the pace only the *number* of launches counts. Their bytes begin to count once the graph has
@@ -1146,7 +1147,7 @@ PROMPT = OPEN_FILE + "\n\n\ndef read_config(path):\n"
 compare_with_plain(GraphedDecoder)
 
 # %% [markdown]
-# It runs, it is fast, and it writes something like code. A test with one or two tokens passes. What is wrong? Decide
+# It runs, and it writes something like code. A test with one or two tokens passes. What is wrong? Decide
 # before you read on; section 7's table has the answer in one of its lines.
 #
 # <details><summary>What is wrong?</summary>
