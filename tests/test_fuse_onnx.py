@@ -1,6 +1,7 @@
 """One layer in ONNX Runtime: the same numbers, fewer nodes; and a clear word where it is not installed."""
 
 import importlib.util
+import re
 import sys
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 from test_fuse import lm_of
 from tiny_architectures import build
 
-from labkit import fuse
+from labkit import fuse, paths
 from labkit.errors import LabkitError
 from labkit.fuse import onnx
 from labkit.models import load
@@ -60,3 +61,10 @@ def test_without_the_extra_it_says_which_to_install(monkeypatch, missing):
     with pytest.raises(LabkitError, match="not installed") as found:
         onnx.study(load("labcoder-draft", device="cpu"))
     assert "[onnx]" in found.value.remedy
+
+
+def test_every_block_of_the_page_says_whether_it_ran():
+    text = (paths.root() / "docs" / "handing_over.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```\w+\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) > 5
+    assert all(block.startswith(("# run here", "# not run here")) for block in blocks)
