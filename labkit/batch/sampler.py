@@ -125,6 +125,7 @@ class BatchSampler:
         wanted = [self._of(slot) for slot in slots]
         if slots and available(logits.device):
             places = self._staging.send(slots)[0] if places is None else places
+            bad: Tensor | None
             tokens, bad = draws.draw(logits, self._table, places, index)
             rows = [
                 row for row, each in enumerate(wanted) if each.filters or each.min_p or each.needs_history

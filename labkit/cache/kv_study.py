@@ -63,6 +63,7 @@ def _graph(stores: list[Pages], query: Tensor, table: Tensor, visible: Tensor) -
             decode(query, pages, table, visible, scale=DIM**-0.5)
 
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # the stores and the table are being filled there
     with torch.cuda.stream(side):
         once()  # compiles
     torch.cuda.current_stream().wait_stream(side)

@@ -34,7 +34,7 @@ def draw_kernel(logits, table, slots, index, tokens, bad, vocab, row_stride, WOR
     place = tl.arange(0, TILE)
     top = tl.full((TILE,), float("-inf"), tl.float64)
     wrong = tl.zeros((TILE,), tl.int32)
-    for begin in range(0, vocab, TILE):
+    for begin in tl.range(0, vocab, TILE):
         x = tl.load(
             logits + row * row_stride + begin + place, mask=begin + place < vocab, other=float("-inf")
         )
@@ -44,7 +44,7 @@ def draw_kernel(logits, table, slots, index, tokens, bad, vocab, row_stride, WOR
     shift = tl.minimum(highest, LARGEST)
     best = tl.full((TILE,), float("-inf"), tl.float64)
     winner = tl.zeros((TILE,), tl.int32)
-    for begin in range(0, vocab, TILE):
+    for begin in tl.range(0, vocab, TILE):
         token = begin + place
         inside = token < vocab
         x = tl.load(logits + row * row_stride + token, mask=inside, other=float("-inf")).to(tl.float64)

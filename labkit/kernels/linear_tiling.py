@@ -140,7 +140,7 @@ def choose_splits(blocks: int, steps: int, processors: int, *, least: int, traff
 
 
 def candidates(n: int, k: int, tokens: int, element: int, processors: int) -> list[Tiling]:
-    """What to time for a weight [n, k]: the default first, at most 24; arguments as for `default_tiling`."""
+    """What to time for a weight [n, k]: the default first, at most 32; arguments as for `default_tiling`."""
     found = [default_tiling(n, k, tokens, element, processors)]
     tries = _VECTOR if tokens == 1 else _TILES if element < 4 else _EXACT
     for numbers in tries:
@@ -152,7 +152,7 @@ def candidates(n: int, k: int, tokens: int, element: int, processors: int) -> li
         # the estimate is rough: on tensor cores its neighbours are tried, for a vector not splitting
         others = (1,) if tokens == 1 else (max(1, best.splits // 2), min(MOST_SPLITS, 2 * best.splits))
         found += [best, *(replace(tiling, splits=tiling.filled(k, splits)) for splits in others)]
-    return list(dict.fromkeys(found))[:24]
+    return list(dict.fromkeys(found))[:32]
 
 
 # rows, tile, warps, stages; for numbers of 2 bytes
@@ -161,7 +161,8 @@ def candidates(n: int, k: int, tokens: int, element: int, processors: int) -> li
 _VECTOR = [
     (4, 1024, 4, 1), (2, 1024, 4, 1), (1, 1024, 4, 1), (8, 1024, 4, 1), (4, 512, 2, 1), (8, 512, 2, 1),
     (2, 512, 2, 1), (4, 256, 1, 1), (8, 256, 1, 1), (2, 256, 1, 1), (2, 2048, 8, 1), (4, 2048, 8, 1),
-    (1, 2048, 4, 1), (2, 2048, 4, 1), (1, 4096, 4, 1), (4, 1024, 4, 3),
+    (1, 2048, 4, 1), (2, 2048, 4, 1), (1, 4096, 4, 1), (4, 1024, 4, 3), (2, 1024, 4, 3), (8, 1024, 8, 3),
+    (2, 512, 2, 3), (4, 512, 2, 3),
 ]  # fmt: skip
 _TILES = [
     (64, 128, 4, 4), (32, 256, 4, 4), (128, 64, 4, 5), (64, 64, 4, 6), (16, 256, 2, 4), (64, 256, 4, 3),

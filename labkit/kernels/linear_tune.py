@@ -84,7 +84,7 @@ def _runs(
     runs: dict[str, Callable[[], object]] = {}
     tilings = {}
     for tiling in candidates(n, k, padded(tokens), dtype.itemsize, processors(device)):
-        product = partial(launch, add=add, counters=counters, tiling=tiling)
+        product = partial(launch, add=add, counters=counters, tiling=tiling, pdl=True)  # as fused layers do
         name = str(tiling)
         try:
             wrong = _wrong(product(x, weights[0]), expected)
