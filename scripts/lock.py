@@ -1,4 +1,4 @@
-"""Write requirements.lock and requirements-dev.lock from pyproject.toml: `make lock`.
+"""Write requirements.lock, requirements-dev.lock and requirements-extras.lock from pyproject.toml: `make lock`.
 
 Every version exactly, for Linux, macOS and Windows and every supported Python at once. The CUDA libraries are
 left out: torch's CUDA build names the ones it needs, and the CPU build needs none.
@@ -20,6 +20,7 @@ HEADER = """\
 # One file for Python 3.11 to 3.13 on Linux, macOS and Windows. CUDA libraries are absent on purpose:
 # torch's CUDA build brings its own.
 """
+EXTRAS = ("onnx", "peers")
 BROUGHT_BY_TORCH = re.compile(r"^(nvidia-(?!ml-py)|cuda-)")
 
 
@@ -50,22 +51,28 @@ def compile_lock(uv: Path, root: Path, extras: list, preferred: Path) -> list:
 
 
 def write(root: Path, python: str, fresh: bool) -> None:
-    """Make both lock files again; `fresh` takes the newest versions instead of keeping what still fits."""
+    """Make the lock files again; `fresh` takes the newest versions instead of keeping what still fits."""
     runtime, tools = root / "requirements.lock", root / "requirements-dev.lock"
+    optional = root / "requirements-extras.lock"
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([python, "-m", "venv", folder], check=True)
         binaries = Path(folder) / ("Scripts" if os.name == "nt" else "bin")
         subprocess.run([str(binaries / "python"), "-m", "pip", "install", "--quiet", "uv"], check=True)
         kept = Path(folder) / "kept.txt"
         if not fresh:
-            kept.write_text("".join(p.read_text(encoding="utf-8") for p in (runtime, tools) if p.exists()))
-        everything = compile_lock(binaries / "uv", root, ["dev"], kept)
+            kept.write_text(
+                "".join(p.read_text(encoding="utf-8") for p in (runtime, tools, optional) if p.exists())
+            )
+        everything = compile_lock(binaries / "uv", root, ["dev", *EXTRAS], kept)
         kept.write_text("\n".join(everything) + "\n", encoding="utf-8")
         course = compile_lock(binaries / "uv", root, [], kept)
-    only_tools = [line for line in everything if line not in course]
+        with_tools = compile_lock(binaries / "uv", root, ["dev"], kept)
+    only_tools = [line for line in with_tools if line not in course]
+    only_extras = [line for line in everything if line not in with_tools]
     for path, lines, what in (
         (runtime, course, "What the course runs on."),
         (tools, only_tools, "What its developers need besides: tests, lint, types, a browser driver."),
+        (optional, only_extras, "What the optional extras need besides: {}.".format(", ".join(EXTRAS))),
     ):
         path.write_text(HEADER.format(what=what) + "\n".join(lines) + "\n", encoding="utf-8")
         print(f"{path.name}: {len(lines)} packages")

@@ -93,6 +93,21 @@ def test_a_benchmark_ends_in_json_on_stdout(monkeypatch: pytest.MonkeyPatch) -> 
     assert done.stdout == '{"bench": "profile"}\n'
 
 
+def test_parts_of_a_benchmark_are_chosen_where_it_has_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    from labkit import results
+    from labkit.batch import bench_fuse
+
+    asked: list[str] = []
+    monkeypatch.setattr(bench_fuse, "run", lambda model, device, only="": asked.append(only) or {})
+    monkeypatch.setattr(results, "record", lambda name, figures, device: Path(f"{name}.json"))
+    for arguments in (["fuse"], ["fuse", "--only", "ladder,kernels"]):
+        done = CliRunner().invoke(cli.app, ["bench", *arguments])
+        assert done.exit_code == 0 and "recorded: fuse.json" in done.stderr
+    assert asked == ["", "ladder,kernels"]
+    refused = CliRunner().invoke(cli.app, ["bench", "profile", "--only", "ladder"])
+    assert isinstance(refused.exception, LabkitError) and "no parts" in refused.exception.what
+
+
 def test_exit_codes_of_grade_and_build_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     from labkit.course import build, grading
 

@@ -179,7 +179,8 @@ def test_graphs_follow_what_is_done_to_the_model(replays):
 
 def test_a_model_that_cannot_be_captured_runs_and_says_so(replays):
     lm = lm_of(build("llama").float())
-    hook = lm.model.lm_head.register_forward_hook(lambda module, args, out: out * float(out.abs().max() > -1))
+    head, plain = lm.model.lm_head, lm.model.lm_head.forward
+    head.forward = lambda x: plain(x) * float(x.abs().max() > -1)  # looks at a value on the host
     request = Request(prompt=[5, 6, 7], max_tokens=6, ignore_eos=True)
     with engine_for(lm, blocks=20, rows=2) as engine:
         wanted = engine.run([request])[0].first.tokens
@@ -188,12 +189,26 @@ def test_a_model_that_cannot_be_captured_runs_and_says_so(replays):
     with engine:
         assert engine.run([request])[0].first.tokens == wanted
     assert not replays[True]
-    hook.remove()
+    del head.forward
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with engine_for(lm, blocks=20, rows=2, graphs=True) as engine:
             assert engine.run([request])[0].first.tokens == wanted
     assert replays[True]
+
+
+def test_hooks_keep_running(replays):
+    lm, calls = lm_of(build("llama").float()), []
+    request = Request(prompt=[5, 6, 7], max_tokens=6, ignore_eos=True)
+    with engine_for(lm, blocks=20, rows=2, graphs=True) as engine:
+        wanted = engine.run([request])[0].first.tokens
+        hook = lm.model.model.layers[1].mlp.register_forward_hook(lambda *_: calls.append(1))
+        with pytest.warns(UserWarning, match=r"layers\.1\.mlp has hooks"):
+            assert engine.run([request])[0].first.tokens == wanted
+        seen, before = len(calls), replays[True]
+        hook.remove()
+        assert engine.run([request])[0].first.tokens == wanted
+        assert seen >= 6 and len(calls) == seen and replays[True] > before
 
 
 def test_replaying_never_waits_for_the_device():

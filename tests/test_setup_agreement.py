@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import lock
 import pytest
 import torch_build
 import yaml
@@ -32,6 +33,7 @@ def pinned(name: str) -> dict[str, Requirement]:
 
 
 COURSE, TOOLS = pinned("requirements.lock"), pinned("requirements-dev.lock")
+OPTIONAL = pinned("requirements-extras.lock")
 
 
 def worlds() -> list[dict[str, str]]:
@@ -49,20 +51,27 @@ def applies(requirement: Requirement, world: dict[str, str]) -> bool:
 
 
 def test_every_version_is_pinned_exactly() -> None:
-    for name, requirement in {**COURSE, **TOOLS}.items():
+    for name, requirement in {**COURSE, **TOOLS, **OPTIONAL}.items():
         assert re.fullmatch(r"==[^*,]+", str(requirement.specifier)), name
         assert requirement.url is None and not requirement.extras
-    assert not COURSE.keys() & TOOLS.keys()
+    assert not COURSE.keys() & TOOLS.keys() and not (COURSE | TOOLS).keys() & OPTIONAL.keys()
+    for name in lock.EXTRAS:  # optional packages move fast, and nothing else of the course notices
+        assert all(re.search(r"==[^*,;]+", text) for text in EXTRAS[name])
 
 
 @pytest.mark.parametrize(
-    "text, lock", [(PROJECT["dependencies"], COURSE), (EXTRAS["dev"], {**COURSE, **TOOLS})]
+    "text, locked",
+    [
+        (PROJECT["dependencies"], COURSE),
+        (EXTRAS["dev"], {**COURSE, **TOOLS}),
+        *((EXTRAS[name], {**COURSE, **OPTIONAL}) for name in lock.EXTRAS),
+    ],
 )
 def test_what_the_package_asks_for_is_locked_on_every_system(
-    text: list[str], lock: dict[str, Requirement]
+    text: list[str], locked: dict[str, Requirement]
 ) -> None:
     for wanted in map(Requirement, text):
-        found = lock[canonical(wanted.name)]
+        found = locked[canonical(wanted.name)]
         version = str(found.specifier).removeprefix("==")
         assert wanted.specifier.contains(version, prereleases=True), f"{wanted} but {found}"
         for world in worlds():
@@ -72,7 +81,7 @@ def test_what_the_package_asks_for_is_locked_on_every_system(
 def test_what_is_locked_needs_nothing_that_is_not() -> None:
     """Follow the installed packages' own requirements; torch's CUDA libraries are the one exception."""
     world = {**worlds()[0], "python_full_version": "3.11.7"}
-    everything = {**COURSE, **TOOLS}
+    everything = {**COURSE, **TOOLS, **OPTIONAL}
     for name, requirement in everything.items():
         if not applies(requirement, world):
             continue
@@ -82,9 +91,9 @@ def test_what_is_locked_needs_nothing_that_is_not() -> None:
             continue  # another system's, or not installed by the course's own set-up
         for need in needs:
             if applies(need, world) and not BROUGHT_BY_TORCH.match(need.name) and not is_torch(name, need):
-                lock = everything if name in TOOLS else COURSE
-                assert canonical(need.name) in lock, f"{name} needs {need}"
-                version = str(lock[canonical(need.name)].specifier).removeprefix("==")
+                known = COURSE if name in COURSE else everything
+                assert canonical(need.name) in known, f"{name} needs {need}"
+                version = str(known[canonical(need.name)].specifier).removeprefix("==")
                 assert need.specifier.contains(version, prereleases=True), (
                     f"{name} needs {need}, locked: {version}"
                 )
@@ -104,7 +113,7 @@ def test_the_lock_carries_no_cuda_libraries_and_keeps_triton_to_linux() -> None:
 
 
 def test_the_locks_hold_nothing_of_the_machine_that_wrote_them() -> None:
-    for name in ("requirements.lock", "requirements-dev.lock"):
+    for name in ("requirements.lock", "requirements-dev.lock", "requirements-extras.lock"):
         text = (ROOT / name).read_text(encoding="utf-8")
         assert not re.search(r"://|file:|--|@ |\\|^\s*-", text, re.MULTILINE), name
 
@@ -123,7 +132,7 @@ def test_the_conda_environment_agrees() -> None:
 
 
 def test_extras_are_asked_for_by_name_only_where_they_exist() -> None:
-    assert set(EXTRAS) == {"dev"}
+    assert set(EXTRAS) == {"dev", *lock.EXTRAS}
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     (repository,) = config["repos"]
     assert repository["repo"] == "local"

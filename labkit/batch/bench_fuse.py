@@ -82,9 +82,13 @@ def run(
         except Exception as error:  # one part's trouble; minutes of measuring are not thrown away for it
             figures[name] = {"unavailable": reason(error)}
             say(f"  {name} could not be measured: {reason(error)}")
-        release(lm)
         figures["seconds"][name] = time.perf_counter() - start
         say(f"  ({figures['seconds'][name]:.0f} s)")
+        try:
+            release(lm)
+        except RuntimeError as error:  # after an illegal access a GPU does nothing more in this process
+            say(f"  The rest could not be measured: {reason(error)}")
+            break
     _carry(figures, device)
     print(json.dumps(_headline(figures)))
     return figures

@@ -15,6 +15,7 @@ from labkit.cache.attention import position_limit
 from labkit.cache.host_store import HostStore
 from labkit.cache.paged import PagedCache, token_bytes
 from labkit.errors import LabkitError
+from labkit.fuse.buckets import MOST_TOKENS
 from labkit.fuse.graphs import StepGraphs
 from labkit.models import LM
 from labkit.models.memory import GIB, free_bytes
@@ -108,7 +109,8 @@ def engine_for(
         raise LabkitError(f"An engine has no setting {unknown[0]}.", "See the arguments of engine_for.")
     rows = rows if blocks is None else min(rows, blocks)
     if blocks is None:
-        blocks = blocks_that_fit(lm, rows, step_tokens, block_size, quantised=quantised)
+        held = step_tokens + (MOST_TOKENS if graphs else 0)  # graphs keep memory of their own
+        blocks = blocks_that_fit(lm, rows, held, block_size, quantised=quantised)
     cache = PagedCache(lm, blocks, block_size, quantised=quantised, share=share, host=host)
     scheduler = Scheduler(
         cache.tables, policy or Continuous(), rows=rows, step_tokens=step_tokens, **scheduling

@@ -196,7 +196,7 @@ def kernels(kitchen: Kitchen) -> dict[str, Any]:
         liger: str | None = importlib.metadata.version("liger-kernel")
     except importlib.metadata.PackageNotFoundError:
         liger = None
-        say("  Liger is not installed here: pip install labkit[peers]")
+        say('  Liger is not installed here: pip install -e ".[peers]"')
     cases = bench_kernels.kernels(
         shape_of(lm.config), lm.dtype, lm.device, kitchen.peaks.bandwidth, tokens=plan.tokens, long=plan.long,
         compiling=plan.compiling, repeats=plan.timed, say=say,

@@ -105,6 +105,7 @@ class ModelRunner:
 
     def close(self) -> None:
         """Give the model its own attention back, and the memory of keys and values to the device; once only."""
+        self._graphs = None
         remove(self.lm.model)
         self.cache.close()
 

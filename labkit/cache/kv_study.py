@@ -11,6 +11,7 @@ from labkit.cache.attention import install, remove
 from labkit.cache.lossless import compress_block, huffman_codec, lzma_codec, ratio, restore, zlib_codec
 from labkit.cache.pack import Chunk, forward
 from labkit.cache.paged import PagedCache, token_bytes
+from labkit.kernels.device import starts_early
 from labkit.kernels.paged_decode import decode
 from labkit.kernels.pages import Pages, allocate
 from labkit.models import LM, load
@@ -60,9 +61,10 @@ def _random_store(blocks: int, kv_heads: int, device: torch.device) -> Pages:
 def _graph(stores: list[Pages], query: Tensor, table: Tensor, visible: Tensor) -> torch.cuda.CUDAGraph:
     def once() -> None:
         for pages in stores:
-            decode(query, pages, table, visible, scale=DIM**-0.5)
+            decode(query, pages, table, visible, scale=DIM**-0.5, pdl=starts_early(query.device))
 
     side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())  # the stores and the table are being filled there
     with torch.cuda.stream(side):
         once()  # compiles
     torch.cuda.current_stream().wait_stream(side)

@@ -4,7 +4,7 @@ The shapes are a model's. A time is that of one call, from `contest`; the rate i
 memory bus, each once, over that time. Steps of a few tokens move so little that their rate means nothing (a launch
 takes longer); linear layers, whose weights are large, show it at any number of tokens.
 
-Liger: Hsu et al. 2024, "Liger Kernel: Efficient Triton Kernels for LLM Training"; `pip install labkit[peers]`.
+Liger: Hsu et al. 2024, "Liger Kernel: Efficient Triton Kernels for LLM Training"; `pip install -e ".[peers]"`.
 """
 
 from __future__ import annotations

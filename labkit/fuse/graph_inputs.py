@@ -33,6 +33,7 @@ class GraphInputs:
 
     def __init__(self, tokens: int, rows: int, width: int, newest: Tensor, layers: Sequence[Pages]) -> None:
         self._layers, self._newest = layers, newest
+        pinned = newest.device.type == "cuda"
         wide = dict.fromkeys(("ids", "positions", "slots", "owners"), tokens) | {"wanted": rows}
         self._sizes = wide | {"visible": rows, "starts": rows + 1}
         self._words = sum(wide.values())  # of 8 bytes; what follows has 4
@@ -40,17 +41,20 @@ class GraphInputs:
         with torch.inference_mode(False):
             self._there = torch.zeros(words, dtype=torch.int64, device=newest.device)
             self._table = torch.zeros(rows, width, dtype=torch.int32, device=newest.device)
-            self._hosts = [torch.zeros(words, dtype=torch.int64, pin_memory=True) for _ in range(2)]
-            self._tables = [torch.zeros(rows * width, dtype=torch.int32, pin_memory=True) for _ in range(2)]
-        self._fields = [{name: each.numpy() for name, each in self._cut(host).items()} for host in self._hosts]
-        self._copied = [torch.cuda.Event() for _ in range(2)]
+            self._hosts = [torch.zeros(words, dtype=torch.int64, pin_memory=pinned) for _ in range(2)]
+            self._tables = [torch.zeros(rows * width, dtype=torch.int32, pin_memory=pinned) for _ in range(2)]
+        self._fields = [
+            {name: each.numpy() for name, each in self._cut(host).items()} for host in self._hosts
+        ]
+        self._copied = [torch.cuda.Event() for _ in range(2)] if pinned else []
         self._turn = 0
 
     def fill(self, bucket: Bucket, step: Numbers | None) -> None:
         """Put a step in place, padded to its bucket; None: nothing but padding. The host does not wait."""
         self._turn = 1 - self._turn
-        fields, copied = self._fields[self._turn], self._copied[self._turn]
-        copied.synchronize()  # of two steps ago: as good as always over
+        fields = self._fields[self._turn]
+        if self._copied:
+            self._copied[self._turn].synchronize()  # of two steps ago: as good as always over
         for name, values in padded(bucket, step).items():
             fields[name][: len(values)] = values
         self._there.copy_(self._hosts[self._turn], non_blocking=True)
@@ -59,7 +63,8 @@ class GraphInputs:
             table = self._tables[self._turn][: rows * blocks].view(rows, blocks)
             table.numpy()[:] = step.table
             self._table[:rows, :blocks].copy_(table, non_blocking=True)
-        copied.record()
+        if self._copied:
+            self._copied[self._turn].record()
 
     def pack(self, bucket: Bucket) -> Pack:
         """The step in this memory as the model takes it, for capturing: shapes are the bucket's."""

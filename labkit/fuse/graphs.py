@@ -12,8 +12,8 @@ addresses, with what numbers from Python. So
 - graphs of a model that was changed since (fuse.apply, fuse.remove, moved weights) are captured anew.
 
 Steps of prompt chunks need an attention kernel that reads on the device where rows begin: they are captured where
-`fuse.apply` put one in. A model that refuses capture (one that looks at a value on the host, say) runs as before,
-and `refused` says why.
+`fuse.apply` put one in. A model that refuses capture (one that looks at a value on the host, or has hooks, which a
+replay would not run) runs as before, and `refused` says why.
 
 Sources: NVIDIA, "CUDA C++ Programming Guide", CUDA Graphs; Kwon et al. 2023 and vLLM's documentation of graphs for
 decode batches.
@@ -28,13 +28,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from labkit.cache.numbers import Numbers
 from labkit.cache.pack import forward
+from labkit.errors import LabkitError
 from labkit.fuse.applied import STATE
 from labkit.fuse.buckets import MOST_TOKENS, Bucket, bucket_for, buckets
 from labkit.fuse.graph_inputs import GraphInputs
+from labkit.fuse.pieces import foreign, hooks
 from labkit.fuse.watch import Watch
 from labkit.kernels.pages import Pages
 from labkit.models import LM
@@ -95,15 +97,16 @@ class StepGraphs:
         self._graphs.clear()
         self.refused = None
         self._fused = getattr(self._lm.model, STATE, None)
-        self._watch = Watch(self._lm.model.modules(), memory=True)
+        self._watch = Watch(self._lm.model.modules(), closely=True)
         pool = torch.cuda.graph_pool_handle()
         mixed = bool(getattr(self._fused, "varlen", False))
         try:
+            _check(self._lm.model)
             for bucket in buckets(self._rows, self._step_tokens, mixed=mixed):
                 self._graphs[bucket] = self._capture(bucket, pool)
         except Exception as error:  # whatever a model does that cannot be recorded
             self._graphs.clear()
-            self.refused = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            self.refused = str(error).partition("\n")[0] or type(error).__name__
             warnings.warn(
                 f"{self._lm.name} runs without CUDA graphs, as it cannot be captured ({self.refused}).",
                 stacklevel=2,
@@ -122,3 +125,13 @@ class StepGraphs:
         with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
             logits = forward(self._lm, self._inputs.pack(bucket))
         return Captured(graph, logits)
+
+
+def _check(model: nn.Module) -> None:
+    """Refuse a model with hooks of others: their Python would run once, when steps are captured."""
+    for name, module in model.named_modules():
+        for table in hooks(module):
+            if any(not str(getattr(hook, "__module__", "")).startswith("labkit.") for hook in foreign(table)):
+                raise LabkitError(
+                    f"{name or 'the model'} has hooks, which a replay would not run",
+                )

@@ -107,6 +107,11 @@ def hooks(module: nn.Module) -> Iterator[Mapping[int, Any]]:
 
 def alive(table: Mapping[int, Any]) -> bool:
     """Whether some hook does something: transformers leaves its own behind, which record hidden states on request."""
-    return any(
-        getattr(hook, "__module__", "") != "transformers.utils.output_capturing" for hook in table.values()
-    )
+    return any(True for _ in foreign(table))
+
+
+def foreign(table: Mapping[int, Any]) -> Iterator[Any]:
+    """Those hooks."""
+    for hook in table.values():
+        if getattr(hook, "__module__", "") != "transformers.utils.output_capturing":
+            yield hook

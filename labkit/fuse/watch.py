@@ -1,12 +1,14 @@
-"""Whether a model is still the one it was: the same modules, the same weights, in the same memory."""
+"""Whether a model is still the one it was: the same modules, the same weights in the same memory, the same hooks."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import is_
 from typing import Any
 
 from torch import Tensor, nn
+
+from labkit.fuse.pieces import hooks
 
 
 class Watch:
@@ -14,16 +16,19 @@ class Watch:
 
     Args:
         modules: those whose own weights and submodules must stay; what they contain is not looked into.
-        memory: whether weights must also stay where they are, so that moving or converting them is noticed.
+        closely: whether weights must also stay where they are, so that moving or converting them is noticed, and
+            hooks must neither come nor go.
     """
 
-    def __init__(self, modules: Iterable[nn.Module] = (), *, memory: bool = False) -> None:
+    def __init__(self, modules: Iterable[nn.Module] = (), *, closely: bool = False) -> None:
         self._tables: list[Any] = []
         self._keys: list[str] = []
         self._values: list[Any] = []
-        self._memory = memory
+        self._closely = closely
         self._weights: list[Tensor] = []
         self._places: list[int] = []
+        self._hooks: list[Mapping[int, Any]] = []
+        self._hooked: list[int] = []
         for module in modules:
             self.add(module)
 
@@ -33,7 +38,10 @@ class Watch:
             self._tables += [table] * len(table)
             self._keys += table.keys()
             self._values += table.values()
-        if self._memory:
+        if self._closely:
+            tables = list(hooks(module))
+            self._hooks += tables
+            self._hooked += map(len, tables)
             new = [weight for weight in module._parameters.values() if weight is not None]
             self._weights += new
             self._places += [weight.data_ptr() for weight in new]
@@ -44,4 +52,5 @@ class Watch:
         return (
             all(map(is_, map(dict.get, self._tables, self._keys), self._values))
             and list(map(Tensor.data_ptr, self._weights)) == self._places
+            and list(map(len, self._hooks)) == self._hooked
         )

@@ -185,7 +185,7 @@ def draw(logits: Tensor, settings: Tensor, slots: Tensor, index: Tensor) -> tupl
     if rows:
         _kernels().draw_kernel[(rows,)](
             logits, settings, slots, index, tokens, bad, vocab, logits.stride(0),
-            WORDS=WORDS, LARGEST=LARGEST, TILE=min(1024, power(vocab)), num_warps=8,
+            WORDS=WORDS, LARGEST=LARGEST, TILE=min(4096, power(vocab)), num_warps=16,
         )  # fmt: skip
     return tokens, bad
 

@@ -86,7 +86,8 @@ class Tuning:
 def default_tuning(head_dim: int, group: int, element: int) -> Tuning:
     """Tiles of 16 KiB of half-precision keys and as much of values; other types need registers to convert.
 
-    Measured on an H200 for head dimensions 64, 128 and 256 in bf16 and 128 in int8; elsewhere a guess.
+    Measured on an H200 for head dimensions 64, 128 and 256 in bf16 and 128 in int8 (where two warps a program read
+    a group's keys half as fast again as four); elsewhere a guess.
 
     Args:
         group: query heads for each KV head.
@@ -97,7 +98,7 @@ def default_tuning(head_dim: int, group: int, element: int) -> Tuning:
         return Tuning(tile, 4, 2 if head_dim <= 128 else 3, True)
     if group == 1:  # one query needs no matrix product, and conversion is the larger part of the work
         return Tuning(max(16, tile // 4) if element == 1 else tile, 4, 1, False)
-    return Tuning(max(16, tile // 2) if element == 1 else tile, 4, 3, True)
+    return Tuning(tile, 2, 2, True) if element == 1 else Tuning(tile, 4, 3, True)
 
 
 def choose_shares(programs: int, tokens: int, processors: int) -> int:
