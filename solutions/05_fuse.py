@@ -61,7 +61,7 @@ from labkit.course.tables import fuse as tables
 from labkit.course.tables import fuse_record as records
 from labkit.course.tape import Tape
 from labkit.errors import LabkitError
-from labkit.fuse import arithmetic
+from labkit.fuse import arithmetic, onnx
 from labkit.models import PRESETS, inflated_config
 
 words = texts.words("05_fuse")
@@ -1006,15 +1006,26 @@ widgets.show_figure(plots.ladder(ladders), words["ladder"])
 # `fuse.compiled.apply(lm)`: attention stays as it is, all around it is compiled. It costs a compilation (up to a
 # minute, and again for shapes of another kind), and it does only what it can prove: paged attention or a merge of
 # weights it will not invent.
+#
+# **A framework from outside.** ONNX Runtime rewrites a graph when it loads it. One layer of labcoder on the
+# processor, its optimisations off and on (the extra `onnx` must be installed). How to hand a whole model to vLLM
+# or TensorRT-LLM is in [docs/handing_over.md](../docs/handing_over.md).
+
+# %%
+try:
+    print(onnx.study(labkit.load("labcoder", device="cpu")))
+except LabkitError as error:
+    print(error)
+
+# %% [markdown]
+# Above all, did it fuse what you thought? Its report counts operators. Back to labkit, where a run is recorded: what
+# one decode step puts on the GPU's timeline. Fusion lowers the first column, a graph the second.
 
 # %%
 step_table = records.steps(h200) if h200 else None
 show(step_table) if step_table else print(words["not_recorded"])
 
 # %% [markdown]
-# Above, where a run is recorded: what one decode step puts on the GPU's timeline. Fusion lowers the first column,
-# a graph the second.
-#
 # And each kernel by itself, against the best of torch, `torch.compile` and Liger in the recorded run. A ladder
 # shows that the whole became faster; it does not show which kernel deserves it. Losses belong into the table:
 
