@@ -47,7 +47,7 @@ class Plan:
     prompt: int = 128
     new: int = 128
     rounds: int = 2
-    repeats: int = 3
+    repeats: int = 2
     prompts: tuple[int, ...] = (512, 2048)
     tokens: tuple[int, ...] = (1, 4, 16)
     long: tuple[int, ...] = (2048,)
