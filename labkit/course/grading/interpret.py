@@ -183,6 +183,8 @@ def _interpreter(record: Record) -> Iterator[tuple[Any, Callable[[Any], Any]]]:
         scope.set_attr(interpreter, "_patch_lang", lambda function: interpreter._LangPatchScope())
         scope.set_attr(jit.JITFunction, "__call__", called)
         scope.set_attr(interpreter.InterpretedFunction, "__call__", called)
+        # Triton 3.6 hands numpy an array of one number where newer ones want a scalar
+        scope.set_attr(tl.tensor, "__index__", lambda self: self.handle.data.item())
         _watch(scope, builder, record)
         with numpy.errstate(all="ignore"):
             yield interpreter, ready
