@@ -182,8 +182,10 @@ def _driver() -> str | None:
 def _commit() -> dict[str, Any]:
     """The commit, and whether the tree differs from it (recorded results themselves do not count).
 
-    A tree copied without its history has no commit to read: LABKIT_COMMIT then names it.
+    A copied tree has no commit to read, or that of where it was copied to: LABKIT_COMMIT then names it.
     """
+    if named := os.environ.get("LABKIT_COMMIT"):
+        return {"commit": named, "dirty": None}
 
     def git(*arguments: str) -> str | None:
         try:
@@ -196,6 +198,6 @@ def _commit() -> dict[str, Any]:
 
     head = git("rev-parse", "HEAD")
     if head is None:
-        return {"commit": os.environ.get("LABKIT_COMMIT"), "dirty": None}
+        return {"commit": None, "dirty": None}
     changes = git("status", "--porcelain", "--", ".", ":(exclude)data/results")
     return {"commit": head, "dirty": None if changes is None else bool(changes)}

@@ -93,7 +93,7 @@ def test_the_commit_and_whether_the_tree_differs(home):
     assert recorded()["dirty"] is True
 
 
-def test_a_tree_without_history_may_name_its_commit(home, monkeypatch):
+def test_a_copied_tree_may_name_its_commit(home, monkeypatch):
     monkeypatch.setenv("LABKIT_COMMIT", "abc123")
     entry = json.loads(results.record("x", {}, device="cpu").read_text())
     assert (entry["commit"], entry["dirty"]) == ("abc123", None)

@@ -36,8 +36,11 @@ KINDS = {
     "other": PURPLE,
 }
 _NAMES = (
-    ("attention", r"attention|sdpa|flash|fmha|softmax|decode|paged|varlen"),
-    ("matrix product", r"linear|addmm|\bmm\b|aten::mm|bmm|matmul|gemm|gemv|nvjet|cutlass|splitk|cublas|cijk"),
+    ("attention", r"attention|sdpa|flash|fmha|softmax|decode|paged|varlen|attend|combine"),
+    (
+        "matrix product",
+        r"linear|addmm|\bmm\b|aten::mm|bmm|matmul|gemm|gemv|nvjet|cutlass|splitk|cublas|cijk|vector_kernel|tile_kernel",
+    ),
     ("norm", r"norm|rsqrt|pow|mean|reduce_kernel"),
     ("copy", r"copy|cat|memcpy|memset|index|gather|aten::to\b|contiguous|clone|embedding"),
 )
