@@ -65,15 +65,18 @@ def _judge_values(found: Tensor, gate: Tensor, up: Tensor, dtype: Any, given: di
             _judge_rounding(found, gate, up, want, given)
         return
     apart = (found - want).abs().nan_to_num(torch.inf) > wide
-    row, column = divmod(int(apart.flatten().float().argmax()), given["columns"])
+    large = found.isnan() & (gate.abs() > 80)
+    overflown = bool(large.any()) and unwritten == int(large.sum())
+    # the first that is wrong; or the first NaN where those say what happened
+    shown = large if overflown else apart
+    row, column = divmod(int(shown.flatten().float().argmax()), given["columns"])
     tensors = {"gate": gate, "up": up, "got": found, "want": want}
     here = {name: tensor[row, column].item() for name, tensor in tensors.items()}
     here |= {"row": row, "column": column, "unwritten": unwritten, **given}
     for name, value in by.items():
         same = agree(found.nan_to_num(1e9), value.nan_to_num(1e9), wide)  # what is missing in both agrees
         expect(not same, name, **here)
-    large = found.isnan() & (gate.abs() > 80)
-    expect(not large.any() or unwritten > int(large.sum()), "overflow", **here)
+    expect(not overflown, "overflow", **here)
     expect(not unwritten, "unwritten", **here)
     expect(False, "values", **here)
 
