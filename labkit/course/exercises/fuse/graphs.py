@@ -65,7 +65,8 @@ def _check(fn: Callable, rng: random.Random) -> None:
 def _draw(rng: random.Random, rows: int, numbers: dict[str, int], buckets: list[int]) -> dict[str, Any]:
     """A decode step: each row's newest token, where its key goes, how far it may look, and its blocks of 4."""
     width, free = 5, rng.sample(range(1, 99), 5 * rows)
-    visible = [rng.randint(2, 4 * width) for _ in range(rows)]
+    most = 4 * width if rows > 1 else 4 * width - 4  # a row alone never fills its table: the width must show
+    visible = [rng.randint(2, most) for _ in range(rows)]
     tables = [[free.pop() for _ in range(-(-length // 4))] for length in visible]
     slots = [4 * table[(n - 1) // 4] + (n - 1) % 4 for table, n in zip(tables, visible, strict=True)]
     ids = [rng.randrange(1, 1000) for _ in range(rows)]
