@@ -61,6 +61,29 @@ def test_equal_to_the_reference_in_fp64(shape, features):
     expected = attention.paged_decode(arguments[0].double(), *arguments[1:], **options)
     torch.testing.assert_close(out.double(), expected, rtol=2e-5, atol=2e-5)
     assert (out[-1] == 0).all()
+    counters = torch.zeros(6 * kv_heads, dtype=torch.int32)
+    arguments, places = poisoned(rows, shares)
+    for _ in range(2):  # the counters are as they were
+        counted = paged_decode.launch(*arguments, **options, **places, tuning=tuning, counters=counters)
+        assert torch.equal(counted, out) and not counters.any()
+
+
+def test_counters_serve_where_they_are_enough_and_shares_are_few(monkeypatch):
+    rows = Rows(5, [1] * 5, LENGTHS, 16, heads=6, kv_heads=2, dim=64, dtype=torch.float32)
+    arguments = (rows.query, rows.pages, rows.table, rows.layout.visible)
+    seen, attend = [], paged_decode._attend
+    monkeypatch.setattr(paged_decode, "_attend", lambda *given: (seen.append(given[7]), attend(*given)))
+    enough, many = torch.zeros(10, dtype=torch.int32), paged_decode.MOST_COUNTED // 64
+    for counters, shares in (
+        (enough, 2),
+        (enough[:9], 2),
+        (None, 2),
+        (enough, 1),
+        (enough, many),
+        (enough, many + 1),
+    ):
+        paged_decode.launch(*arguments, scale=0.1, shares=shares, counters=counters)
+    assert [each is enough for each in seen] == [True, False, False, False, True, False]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

@@ -59,13 +59,13 @@ class Launching:
         weights = [module.weight for module in model.modules() if type(module) is nn.Linear]
         device = weights[0].device if weights else torch.device("cpu")
         self.pdl = starts_early(device)
-        self._counters: Tensor | None = None
+        self.counters: Tensor | None = None
         if available(device):  # layers run one after the other, so they share the counters
-            self._counters = arrival_counters(3 * max(map(len, weights)), device)
+            self.counters = arrival_counters(3 * max(map(len, weights)), device)
 
     def weights(self, weight: Tensor, bias: Tensor | None, fused: bool, folds: bool) -> Weights:
         """A product with this weight."""
-        return Weights(weight, bias, fused, folds, self._counters, self.pdl)
+        return Weights(weight, bias, fused, folds, self.counters, self.pdl)
 
 
 class Builder:
@@ -100,7 +100,7 @@ class Builder:
         bypassed = (
             piece for role, piece in plan.pieces.items() if role == "ATTENTION" or role not in plan.kept
         )
-        attend = Attend(parts.attention, plan.terms, self._launching.pdl)
+        attend = Attend(parts.attention, plan.terms, self._launching.counters, self._launching.pdl)
         own_hooks = tuple(table for each in bypassed for table in hooks(each))
         return FusedLayer(
             plan.layer, int(cast(Any, plan.pieces["ATTENTION"]).layer_idx), self._norm("NORM_ATTENTION"), qkv,

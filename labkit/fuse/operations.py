@@ -175,6 +175,7 @@ class Attend:
 
     fused: bool
     terms: dict[str, Any]
+    counters: Tensor | None = None
     pdl: bool = False
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor, pages: Pages | None, layout: Layout) -> Tensor:
@@ -187,12 +188,13 @@ class Attend:
             return paged_attention(q, pages, layout, **options, fresh=(k, v), decode=decode)
         table, visible, front = layout.table, layout.visible, layout.decodes
         if front == len(layout.queries):
-            return decode(q, pages, table, visible, **options, pdl=self.pdl)
+            return self._decode(q, pages, table, visible)
         chunks = varlen_attention(
             q[front:], pages, table[front:], layout.chunk_starts, visible[front:], **options
         )
         if not front:
             return chunks
-        return torch.cat(
-            (decode(q[:front], pages, table[:front], visible[:front], **options, pdl=self.pdl), chunks)
-        )
+        return torch.cat((self._decode(q[:front], pages, table[:front], visible[:front]), chunks))
+
+    def _decode(self, q: Tensor, pages: Pages, table: Tensor, visible: Tensor) -> Tensor:
+        return decode(q, pages, table, visible, **self.terms, counters=self.counters, pdl=self.pdl)

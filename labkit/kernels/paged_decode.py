@@ -2,8 +2,9 @@
 
 Decoding reads every key and value once and does almost nothing with it, so speed is bandwidth: all
 processors must read all the time. A program takes one row, one KV head and one share of the row's context,
-walks through it tile by tile with an online softmax in base 2, and leaves a partial result; a second small
-kernel weighs the shares together (flash-decoding). All query heads of a group are served by one reading.
+walks through it tile by tile with an online softmax in base 2, and leaves a partial result. The shares are then
+weighed together (flash-decoding): with `counters` by the program that comes last, in the same launch, else by a
+second small kernel; both give the same bits. All query heads of a group are served by one reading.
 
 - A tile spans several blocks: the ids come from the table token by token, so any block size will do.
 - Lengths are read on the device. The host chooses the number of shares from sizes that do not change from
@@ -39,7 +40,12 @@ from labkit.kernels.pages import Pages
 
 LOG2E = math.log2(math.e)
 MOST_SHARES = 128
-LEAST_SHARE = 64  # tokens: below it a share costs more to start and to combine than it saves (measured on an H200)
+MOST_COUNTED = 4096
+"""Numbers that the last program weighs at a time, [shares, head_dim]: with more, registers would be short for all."""
+
+LEAST_SHARE = (
+    64  # tokens: below it a share costs more to start and to combine than it saves (measured on an H200)
+)
 
 
 def decode(
@@ -51,6 +57,7 @@ def decode(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    counters: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
     """Decode attention by the kernel where it runs, by the torch reference elsewhere: same contract.
@@ -59,10 +66,13 @@ def decode(
     precision, and head dimensions up to 256.
 
     Args:
-        pdl: programmatic dependent launch, see rms_norm.launch; no effect on the reference.
+        counters: see `launch`; no effect on the reference, as pdl.
+        pdl: programmatic dependent launch, see rms_norm.launch.
     """
     runs = query.is_cuda and query.dtype.itemsize <= 4 and query.shape[2] <= 256
-    function = partial(launch, pdl=pdl) if runs and available(query.device) else paged_decode
+    function = (
+        partial(launch, counters=counters, pdl=pdl) if runs and available(query.device) else paged_decode
+    )
     return function(query, pages, table, visible, scale=scale, window=window, softcap=softcap)
 
 
@@ -133,6 +143,7 @@ def launch(
     tuning: Tuning | None = None,
     scratch: Tensor | None = None,
     out: Tensor | None = None,
+    counters: Tensor | None = None,
     pdl: bool = False,
 ) -> Tensor:
     """The kernel, with the contract of labkit.kernels.attention.paged_decode.
@@ -141,6 +152,8 @@ def launch(
         shares, tuning: how the work is cut; chosen from sizes if not given.
         scratch: float32 [scratch_numbers(…)], which the layers of a captured graph may share.
         out: contiguous [rows, heads, head_dim].
+        counters: int32 zeros, left as zeros, [rows · kv_heads] or more (see linear.arrival_counters): saves the second
+            launch of a split context where its shares are few. Too few of them are not used.
         pdl: programmatic dependent launch, see rms_norm.launch.
 
     Raises:
@@ -169,13 +182,13 @@ def launch(
     partial, sums = scratch[: rows * heads * shares * dim], scratch[rows * heads * shares * dim :]
     cut = {"DIM": dim, "DIM_PAD": max(16, power(dim)), "TILE": tuning.tile,
            "LEAST": -(-LEAST_SHARE // tuning.tile) * tuning.tile, "WINDOW": window or 0,
-           "PDL": pdl, **dependent(pdl)}  # fmt: skip
-    target = partial if shares > 1 else out
-    _attend(query, pages, table, visible, target, sums, scale, softcap, shares, tuning, cut)
-    if shares > 1:
-        _kernels().combine_kernel[(heads, rows)](
-            partial, sums, visible, out, shares, SHARES_PAD=power(shares), num_warps=4, **cut
-        )
+           "SHARES_PAD": power(shares), "PDL": pdl, **dependent(pdl)}  # fmt: skip
+    few = power(shares) * max(16, power(dim)) <= MOST_COUNTED
+    if shares == 1 or not few or (counters is not None and counters.numel() < rows * kv_heads):
+        counters = None
+    _attend(query, pages, table, visible, out, partial, sums, counters, scale, softcap, shares, tuning, cut)
+    if shares > 1 and counters is None:
+        _kernels().combine_kernel[(heads, rows)](partial, sums, visible, out, shares, num_warps=4, **cut)
     return out
 
 
@@ -185,7 +198,9 @@ def _attend(
     table: Tensor,
     visible: Tensor,
     out: Tensor,
+    partial: Tensor,
     sums: Tensor,
+    counters: Tensor | None,
     scale: float,
     softcap: float | None,
     shares: int,
@@ -199,7 +214,8 @@ def _attend(
     table = table if table.stride(1) == 1 else table.contiguous()
     dot = tuning.dot or heads > kv_heads
     kernels.attend_kernel[(kv_heads, shares, rows)](
-        query, pages.keys, pages.values, pages.key_scales, pages.value_scales, table, visible, out, sums,
+        query, pages.keys, pages.values, pages.key_scales, pages.value_scales, table, visible, out, partial, sums,
+        counters,
         2 * LOG2E * scale / softcap if softcap else LOG2E * scale,
         query.stride(0), query.stride(1), table.stride(0), shares,
         KV_HEADS=kv_heads,
@@ -209,6 +225,7 @@ def _attend(
         CAP=LOG2E * softcap if softcap else 0.0,
         QUANTISED=pages.quantised,
         SPLIT=shares > 1,
+        COUNTED=counters is not None,
         DOT=dot,
         WIDE=kernels.INTERPRETED or query.dtype == torch.float32,  # the interpreter multiplies the bits of bf16
         STAGES=tuning.stages,

@@ -44,14 +44,32 @@ def _bend(scores, scale, CAP: tl.constexpr):
     return scores
 
 
+@triton.jit
+def _weigh(partial, sums, place, shares, used, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
+           SHARES_PAD: tl.constexpr):  # fmt: skip
+    """One head of one row [DIM_PAD]: Σ of its first `used` shares weighted by 2^sums."""
+    part, dims = tl.arange(0, SHARES_PAD), tl.arange(0, DIM_PAD)
+    there = part < used
+    log = tl.load(sums + place * shares + part, mask=there, other=float("-inf"), cache_modifier=".cg")
+    top = tl.max(log, 0)
+    weights = tl.exp2(log - tl.where(top == float("-inf"), 0.0, top))
+    total = tl.sum(weights, 0)
+    parts = tl.load(partial + (place * shares + part)[:, None] * DIM + dims[None, :],
+                    mask=there[:, None] & (dims < DIM)[None, :], other=0.0, cache_modifier=".cg")  # fmt: skip
+    return tl.sum(parts * weights[:, None], 0) / tl.where(total == 0, 1.0, total)
+
+
 @triton.jit(do_not_specialize=["table_row", "shares"])  # they vary from step to step: no compilation for each
-def attend_kernel(query, keys, values, key_scales, value_scales, table, visible, out, sums, scale, query_row,
-                  query_head, table_row, shares, KV_HEADS: tl.constexpr, GROUP: tl.constexpr, ROWS: tl.constexpr,
-                  DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK: tl.constexpr, TILE: tl.constexpr,
-                  LEAST: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr, QUANTISED: tl.constexpr,
-                  SPLIT: tl.constexpr, DOT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr,
-                  PDL: tl.constexpr):  # fmt: skip
-    """One (KV head, share, row). Writes [heads, shares, DIM] and log2-sums, or the final result if not SPLIT."""
+def attend_kernel(query, keys, values, key_scales, value_scales, table, visible, out, partial, sums, counters, scale,
+                  query_row, query_head, table_row, shares, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
+                  ROWS: tl.constexpr, DIM: tl.constexpr, DIM_PAD: tl.constexpr, BLOCK: tl.constexpr,
+                  TILE: tl.constexpr, LEAST: tl.constexpr, WINDOW: tl.constexpr, CAP: tl.constexpr,
+                  QUANTISED: tl.constexpr, SPLIT: tl.constexpr, COUNTED: tl.constexpr, SHARES_PAD: tl.constexpr,
+                  DOT: tl.constexpr, WIDE: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
+    """One (KV head, share, row). Writes the result; if SPLIT its share, [heads, shares, DIM] and log2-sums.
+
+    With COUNTED the program that comes last of a row and KV head weighs all shares, and leaves the counter at zero.
+    """
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     head, part, row = tl.program_id(0), tl.program_id(1), tl.program_id(2).to(tl.int64)
@@ -65,7 +83,7 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
     if PDL:  # lengths and tables are older than the step; the query and the newest key are not
         tl.extra.cuda.gdc_wait()
     if SPLIT:
-        if start >= stop:
+        if (start >= stop) & ((part > 0) | (not COUNTED)):  # a row of no tokens still gets its zeros
             return
     own = (member < GROUP)[:, None] & (dims < DIM)[None, :]
     heads = head * GROUP + member
@@ -117,15 +135,30 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
     result = acc / tl.where(total == 0, 1.0, total)[:, None]  # a row of no tokens: zeros
     target = (row * KV_HEADS * GROUP + heads) * shares + part
     if SPLIT:
-        tl.store(sums + target, top + tl.log2(total), mask=member < GROUP)
-    tl.store(out + target[:, None] * DIM + dims[None, :], result, mask=own)
+        # a reader on another processor must find the share, so it is written past this processor's own cache
+        tl.store(sums + target, top + tl.log2(total), mask=member < GROUP, cache_modifier=".cg")
+        tl.store(partial + target[:, None] * DIM + dims[None, :], result, mask=own, cache_modifier=".cg")
+        if COUNTED:
+            counter = counters + row * KV_HEADS + head
+            used = tl.maximum(tl.cdiv(n - first, share), 1)
+            tl.debug_barrier()  # every thread has written before one of them counts
+            before = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
+            if before == used - 1:
+                tl.debug_barrier()  # and none reads before the count is known
+                for one in range(GROUP):
+                    place = row * KV_HEADS * GROUP + head * GROUP + one
+                    whole = _weigh(partial, sums, place, shares, used, DIM, DIM_PAD, SHARES_PAD)
+                    tl.store(out + place * DIM + dims, whole, mask=dims < DIM)
+                tl.store(counter, 0)
+    else:
+        tl.store(out + target[:, None] * DIM + dims[None, :], result, mask=own)
 
 
 @triton.jit(do_not_specialize=["shares"])
 def combine_kernel(partial, sums, visible, out, shares, DIM: tl.constexpr, DIM_PAD: tl.constexpr,
                    SHARES_PAD: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr,
                    WINDOW: tl.constexpr, PDL: tl.constexpr):  # fmt: skip
-    """One (head, row): out = Σ shares weighted by 2^sums, over those shares that the row's length reaches."""
+    """One (head, row): the shares that the row's length reaches, weighed together in a launch of its own."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
@@ -133,13 +166,6 @@ def combine_kernel(partial, sums, visible, out, shares, DIM: tl.constexpr, DIM_P
     place = row * tl.num_programs(0) + tl.program_id(0)
     n = tl.load(visible + row)
     first, share = _share(n, shares, WINDOW, TILE, LEAST)
-    part, dims = tl.arange(0, SHARES_PAD), tl.arange(0, DIM_PAD)
-    used = part < tl.cdiv(n - first, share)
-    log = tl.load(sums + place * shares + part, mask=used, other=float("-inf"))
-    top = tl.max(log, 0)
-    weights = tl.exp2(log - tl.where(top == float("-inf"), 0.0, top))
-    total = tl.sum(weights, 0)
-    parts = tl.load(partial + (place * shares + part)[:, None] * DIM + dims[None, :],
-                    mask=used[:, None] & (dims < DIM)[None, :], other=0.0)  # fmt: skip
-    result = tl.sum(parts * weights[:, None], 0) / tl.where(total == 0, 1.0, total)
-    tl.store(out + place * DIM + dims, result, mask=dims < DIM)
+    dims = tl.arange(0, DIM_PAD)
+    whole = _weigh(partial, sums, place, shares, tl.cdiv(n - first, share), DIM, DIM_PAD, SHARES_PAD)
+    tl.store(out + place * DIM + dims, whole, mask=dims < DIM)
