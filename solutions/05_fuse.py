@@ -394,10 +394,9 @@ for tokens in (1, 2048):
 # %% [markdown]
 # ### Exercise: `silu_mul` · core, 7 minutes
 #
-# Your first Triton kernel: the middle of the MLP, $\operatorname{silu}(g)\cdot u$ with
-# $\operatorname{silu}(g) = g / (1 + e^{-g})$. Gate and up come from one merged projection, side by side in one
-# row. A **program** computes one *tile*: `TILE` neighbouring results of one row. All programs run the same lines;
-# `tl.program_id` tells them apart. `gate_up` and `out` are *pointers*, the addresses of the first numbers, so
+# Gate and up come from one merged projection, side by side in one row. A **program** computes one *tile*: `TILE`
+# neighbouring results of one row. All programs run the same lines; `tl.program_id` tells them apart. `gate_up`
+# and `out` are *pointers*, the addresses of the first numbers, so
 # `gate_up + 3` is where the fourth one lies, and `gate_up + column` is a whole tile of addresses.
 #
 # Rows need not be a multiple of `TILE`. `tl.load(addresses, mask=…, other=0.0)` and
@@ -663,9 +662,8 @@ if interpreted.available():
 # %% [markdown]
 # ### Exercise: `merge_qkv` · core, 4 minutes
 #
-# Query, key and value projections read the same input. As one matrix they read it once, in one launch. A linear
-# layer computes $x W^T$: each *row* of $W$ makes one number of the result. With GQA there are fewer rows for keys
-# and values than for queries.
+# A linear layer computes $x W^T$: each *row* of $W$ makes one number of the result. With GQA there are fewer rows for
+# keys and values than for queries.
 
 
 # %% answer="merge_qkv"
