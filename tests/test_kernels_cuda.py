@@ -72,6 +72,11 @@ def test_decode_equals_the_reference_in_fp64(shape, features, dtype):
         close(out, expected, dtype)
         assert (out[1] == 0).all()
     assert torch.equal(paged_decode.decode(*arguments, **options), paged_decode.launch(*arguments, **options))
+    counters = torch.zeros(7 * heads, dtype=torch.int32, device=DEVICE)
+    plain = paged_decode.launch(*arguments, **options, shares=shares)
+    for _ in range(3):  # whichever program comes last, the same bits; and the counters are as they were
+        counted = paged_decode.launch(*arguments, **options, shares=shares, counters=counters)
+        assert torch.equal(counted, plain) and not counters.any()
 
 
 @pytest.mark.parametrize("dot", [False, True])
