@@ -146,9 +146,9 @@ def attend_kernel(query, keys, values, key_scales, value_scales, table, visible,
             if before == used - 1:
                 tl.debug_barrier()  # and none reads before the count is known
                 for one in range(GROUP):
-                    place = row * KV_HEADS * GROUP + head * GROUP + one
-                    whole = _weigh(partial, sums, place, shares, used, DIM, DIM_PAD, SHARES_PAD)
-                    tl.store(out + place * DIM + dims, whole, mask=dims < DIM)
+                    its = (row * KV_HEADS + head) * GROUP + one
+                    whole = _weigh(partial, sums, its, shares, used, DIM, DIM_PAD, SHARES_PAD)
+                    tl.store(out + its * DIM + dims, whole, mask=dims < DIM)
                 tl.store(counter, 0)
     else:
         tl.store(out + target[:, None] * DIM + dims[None, :], result, mask=own)
