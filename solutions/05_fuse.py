@@ -68,7 +68,7 @@ words = texts.words("05_fuse")
 
 # %% [markdown]
 # The ledger so far. On the recorded GPU, compare *TPOT* of the rungs up to notebook 04: batching and caching save
-# work, and have hardly touched it.
+# work, and have touched it little.
 
 # %%
 ledger.show()
@@ -114,8 +114,8 @@ print(
 # copies. They read hardly any weights. What are they doing?
 #
 # A step of *your* model shows it. (On a processor torch's **operators** are what kernels are on a GPU. They
-# run when Python calls them, so that the gap between two of them is Python.) labcoder has few layers. How many
-# operators, or kernels, does one decode step run?
+# run when Python calls them, so that the gap between two of them is Python.) labcoder has 4 layers, the 7B has 32.
+# How many operators, or kernels, does one decode step run?
 
 # %%
 predict("kernels in one step", None, "")
@@ -145,8 +145,8 @@ layers = lm.config.num_hidden_layers
 
 
 def one_layer(found):
-    """A layer's worth of a step, from its middle: spans, start and length [s]."""
-    return found.kernels, 0.4 * found.seconds, found.seconds / layers
+    """A layer's worth of a step, from one attention to the next."""
+    return plots.one_layer(found.kernels, layers, found.seconds)
 
 
 widgets.show_figure(
@@ -154,9 +154,9 @@ widgets.show_figure(
 )
 
 # %% [markdown]
-# The blue bars are the recipe: matrix products with the weights. Everything else is the walk between
-# stations. Count the bars that are not blue, and look at their widths: each is short, and each pays for a
-# launch, a trip to memory and a trip back.
+# The dark blue bars are the recipe: matrix products with the weights. Everything else is the walk between
+# stations. Look at how many there are, and how narrow: each is short, and each pays for a launch, a trip to memory
+# and a trip back.
 #
 # So there are three candidates: the gaps, the small kernels, the matrix products. Which one first?
 
@@ -235,7 +235,7 @@ print(
 # ## 3 · Bytes that nobody asked for
 
 # %% [markdown]
-# ### Exercise: `norm_bytes` · core, 5 minutes
+# ### Exercise: `norm_bytes` · extra, 5 minutes
 #
 # Between its attention and its MLP a layer adds what the attention found to the residual stream, and normalises
 # the sum for the MLP. As two kernels:
@@ -292,8 +292,9 @@ if interpreted.available():
         (x, residual, torch.ones(hidden), normed, summed, 1e-6),
         {"HIDDEN": hidden, "BLOCK": 64, "OFFSET": 0.0, "WIDE": False, "PDL": False},
     )
-    print("read:   ", {name: count for name, count in moved.read.items() if count})
-    print("written:", {name: count for name, count in moved.written.items() if count})
+    own = {"x": "x", "add": "residual", "weight": "weight", "normed": "normed", "summed": "summed"}
+    print("read:   ", {own[name]: count for name, count in moved.read.items() if count})
+    print("written:", {own[name]: count for name, count in moved.written.items() if count})
     print(f"{moved.total:,} B in all; norm_bytes says {norm_bytes(tokens, hidden, 4, True):,} B")
 # (weight: each program, that is each token, reads it again. On a GPU all but the first find it in the cache.)
 
@@ -310,7 +311,7 @@ sizes = {
 show(tables.norm(sizes, arithmetic.layer_weights(eight, 2)))
 
 # %% [markdown]
-# Compare the last column. With one token the norm's bytes are nothing beside the weights, fused or not: what
+# Compare them with the last column. With one token the norm's bytes are nothing beside the weights, fused or not: what
 # fusion saves there is **launches**. With a long prompt they are a part of the whole: there it saves
 # **bytes**. (And the exercise was kind to the unfused side. transformers writes its RMSNorm as about seven
 # operations, each with a result of its own in memory.)
@@ -392,7 +393,7 @@ for tokens in (1, 2048):
 # cells say so, and its exercises count as open.)
 
 # %% [markdown]
-# ### Exercise: `silu_mul` · core, 7 minutes
+# ### Exercise: `silu_mul` · core, 10 minutes
 #
 # Gate and up come from one merged projection, side by side in one row. A **program** computes one *tile*: `TILE`
 # neighbouring results of one row. All programs run the same lines; `tl.program_id` tells them apart. `gate_up`
@@ -400,7 +401,8 @@ for tokens in (1, 2048):
 # `gate_up + 3` is where the fourth one lies, and `gate_up + column` is a whole tile of addresses.
 #
 # Rows need not be a multiple of `TILE`. `tl.load(addresses, mask=…, other=0.0)` and
-# `tl.store(addresses, values, mask=…)` leave out the places where the mask is False.
+# `tl.store(addresses, values, mask=…)` leave out the places where the mask is False. `tl.exp` is the exponential of
+# every number in a tile.
 
 
 # %% answer="silu_mul"
@@ -455,8 +457,8 @@ if interpreted.available():
 
 # %% [markdown]
 # Each input is read once, each result written once, and nothing else is moved: no kernel can do with less.
-# The last program of a row has fewer columns than its tile. Without the mask it would read the next row's
-# numbers and write over its results.
+# The last program of a row has fewer columns than its tile. Without the mask its loads would run on into
+# numbers of others, and its stores over the next row's results.
 #
 # On a GPU the same kernel is compiled, and its time means something:
 
@@ -488,7 +490,7 @@ else:
 # maximum, so it seems that all of them must be there before the first weight is known. They need not be.
 
 # %% [markdown]
-# ### Exercise: `online_softmax` · core, 5 minutes
+# ### Exercise: `online_softmax` · core, 8 minutes
 #
 # A softmax needs the largest score (else exponentials overflow) and the sum of all exponentials. Read the scores
 # twice, then? Not if the sum can be corrected afterwards. Keep the largest score seen so far and the sum relative
@@ -543,8 +545,8 @@ print(f"largest difference from torch.softmax: {(probabilities - scores.softmax(
 # can walk over keys and values tile by tile, with one tile of scores in its hands, and **never write a score to
 # memory**. That is FlashAttention, and paged decoding is the same with blocks for tiles.
 #
-# This one you can measure anywhere, for torch has both forms on every device. Attention over a prompt, one layer,
-# eight heads: the plain formula, and torch's fused kernel. How many times faster is the fused one at 1,024
+# This one you can measure anywhere, for torch has both forms on every device. Attention over a prompt, in one layer:
+# the plain formula, and torch's fused kernel. How many times faster is the fused one at 1,024
 # tokens?
 
 # %%
@@ -578,21 +580,22 @@ predict.compare("fused attention at 1,024 tokens", attention_gain[lengths.index(
 widgets.show_figure(plots.attention(lengths, attention), words["attention"])
 
 # %% [markdown]
-# Where the scores of all heads still fit into the processor's cache the two lie close together: there was no
-# trip to memory to save. The longer the prompt, the further apart. The fused kernel has a second advantage:
-# it skips tiles that the causal mask hides altogether, half of the work.
+# On a laptop's processor the scores of a short prompt fit into its cache, and the two lie close together: there was
+# no trip to memory to save. (A GPU gains even there: one launch instead of five.) The longer the prompt, the further
+# apart. The fused kernel has a second advantage: it skips tiles that the causal mask hides altogether, half of the
+# work.
 #
 # A claim says "a fused attention kernel is at least 40 % faster". You see that it depends on the length.
 
 # %% [markdown]
-# ### Exercise: `tile_attention` · extra, 15 minutes
+# ### Exercise: `tile_attention` · extra, 25 minutes
 #
 # FlashAttention in one page. A program owns `TILE` queries and walks over the keys and values tile by tile, with the
 # online softmax from above; the scores never exist as a whole. Beside `top` and `total` it carries `mixed`, the
 # values mixed so far, which needs the same correction. Causal: query *i* sees the keys 0 … *i*, so the walk ends
 # at the program's own tile.
 #
-# What you need: `tl.dot(a, b)` (both float32 here: the interpreter multiplies the bits of bf16), `tl.trans`,
+# What you need: `tl.dot(a, b)` (both float32 here, for the interpreter cannot multiply bf16), `tl.trans`, `tl.exp`,
 # `tl.where`, `tl.maximum`, `tl.max(x, 1)` and `tl.sum(x, 1)` over an axis, `tl.full([TILE], value, tl.float32)`,
 # `tl.zeros([TILE, DIM], tl.float32)`. A tile of addresses in two axes: `q + query[:, None] * DIM + column[None, :]`.
 
@@ -607,7 +610,8 @@ def tile_attention(q, k, v, out, tokens, scale, DIM: tl.constexpr, TILE: tl.cons
     scale:        what query · key is multiplied by
     DIM, TILE:    numbers in a row, queries of one program and keys of one round; powers of 2, at least 16
 
-    Launched with one program for each tile of queries: grid (⌈tokens / TILE⌉,).
+    Launched with one program for each tile of queries: grid (⌈tokens / TILE⌉,). A program reads no keys of tiles
+    after its own.
     """
     place = tl.arange(0, TILE)
     column = tl.arange(0, DIM)
@@ -642,14 +646,15 @@ check.tile_attention(tile_attention)
 # %%
 tile_attention = check.use("tile_attention", tile_attention)
 
-tokens, dim = 40, 16
+tokens, dim = 128, 16
 if interpreted.available():
     q, k, v, out = (torch.randn(tokens, dim) for _ in range(4))
     arguments = (q, k, v, out, tokens, dim**-0.5)
     moved = interpreted.traffic(
         tile_attention, (triton.cdiv(tokens, 16),), arguments, {"DIM": dim, "TILE": 16}
     )
-    print("read:", {name: f"{count:,} B" for name, count in moved.read.items()})
+    print("read:", {name: f"{count:,} B" for name, count in moved.read.items() if count})
+    print(f"in all, with out: {moved.total:,} B")
     print(f"the scores alone, written and read once as a tensor: {2 * tokens * tokens * 4:,} B")
 
 # %% [markdown]
@@ -660,7 +665,7 @@ if interpreted.available():
 # The MLP's gate and up are merged likewise.
 
 # %% [markdown]
-# ### Exercise: `merge_qkv` · core, 4 minutes
+# ### Exercise: `merge_qkv` · core, 3 minutes
 #
 # A linear layer computes $x W^T$: each *row* of $W$ makes one number of the result. With GQA there are fewer rows for
 # keys and values than for queries.
@@ -762,8 +767,9 @@ widgets.show_figure(plots.kernels(pictures), words["kernels_after"])
 # **An honest loss.** On a processor the step is hardly faster, if at all. Triton's kernels do not run here
 # (interpreted, a step would take minutes), so labkit's torch references stand in. A part alone may even take *more*
 # operators, for what goes in and out of it has to be laid out anew; all together take fewer, and the norms are as
-# many operations as before. On a GPU each of these parts is one kernel, and the column falls steeply. Fusion pays
-# where launches and trips to memory are what one waits for.
+# many operations as before. On a GPU `norm`, `rope` and `merge` take many kernels away, and all together most of
+# them. (`gated` alone must first lay gate and up side by side, which `merge` saves it; `attention` changes steps with
+# pieces of prompts.) The column of times says less there: Python sets that pace, and Python's pace varies.
 
 # %% [markdown]
 # ## 7 · The gaps, and the recipe by heart
@@ -807,7 +813,7 @@ widgets.show_figure(plots.launches(runs, (words["host"], words["device"])), word
 # 5. x if its sum is positive, else −x
 # 6. the positive numbers of x, `x[x > 0]`
 #
-# How many of the six are right when they are replayed?
+# How many of the six are right when they are replayed? (What is refused is not right.)
 
 # %%
 predict("right when replayed", None, "of 6")
@@ -874,7 +880,7 @@ show(tables.captures(rows))
 # that belong to nobody. They too compute, and write a key and a value. Where may they write?
 
 # %% [markdown]
-# ### Exercise: `graph_step` · extra, 8 minutes
+# ### Exercise: `graph_step` · extra, 10 minutes
 #
 # A CUDA graph replays recorded launches: same kernels, same shapes, same addresses, and the same **Python numbers**
 # that the kernels got when it was recorded. What changes from step to step must be *data in tensors* that the graph
@@ -894,13 +900,14 @@ def graph_step(ids, slots, visible, tables, numbers, buckets, width):
     slots:   where its key and value are written: block · block size + place in the block
     visible: how many tokens each row may attend to, the new one included
     tables:  each row's block numbers, lists of different lengths, at most width
-    numbers: Python numbers that kernels receive in this step, by name, such as {"splits": 4}
+    numbers: Python numbers that kernels receive in this step, by name, such as {"splits": 4}, the pieces into which
+             attention cuts a row
     buckets: numbers of rows that graphs are captured for, in any order
     width:   entries of a table in every graph
 
     Returns (key, inputs), or None when no bucket is large enough (the step then runs without a graph).
-    key:    a tuple; equal for two steps exactly when one graph can serve both: same bucket, same numbers (in
-            whatever order the dict has them)
+    key:    a tuple of plain values; equal for two steps exactly when one graph can serve both: same bucket, same
+            numbers (in whatever order the dict has them)
     inputs: {"ids": …, "slots": …, "visible": …, "tables": …} lists for the smallest bucket that fits: the rows
             first, then padding (token 0, slot 0, length 1, a table of zeros); each table filled up with 0 to width
     Leaves its arguments as they are.
@@ -946,11 +953,11 @@ for name, values in inputs.items():
 #
 # All of it, a rung at a time, on one machine in one run. The **memory ceiling** is the pace at which the
 # weights (and the row's keys and values) could be read, and nothing else done. Its share is the MBU of
-# notebook 01. The rungs are measured in turn, up the ladder and down again, and each one's best round counts: a
-# neighbour on the machine can only make a step longer.
+# notebook 01. The rungs are measured in turn, up the ladder and down again, and each one's best round counts:
+# another program on the machine can only make a step longer.
 
 # %%
-ROUNDS, NEW = (2, 49) if on_gpu else (5, 17)  # a processor has more neighbours
+ROUNDS, NEW = (2, 49) if on_gpu else (5, 17)  # a processor is shared with more programs
 short, request = (Request(prompt=text[:128], max_tokens=count, ignore_eos=True) for count in (4, NEW))
 
 
@@ -996,8 +1003,9 @@ widgets.show_figure(plots.ladder(ladders), words["ladder"])
 # plain loop: a scheduler and a sampler that can serve a crowd have their price.)
 #
 # On a GPU the order of the rungs hides a trap: fused kernels *alone* can look like a disappointment, for as long
-# as the host sets the pace only the *number* of launches counts. Their bytes begin to count once the graph has
-# closed the gaps. Amdahl again.
+# as the host sets the pace only launches count, and a Triton kernel launched from Python costs the host several
+# times as much as one of torch's: a third of the launches is not a third of the time. Their bytes begin to count
+# once the graph has closed the gaps. Amdahl again.
 #
 # **The other road.** `torch.compile` reads the model's code, and writes fused kernels itself; with
 # `mode="reduce-overhead"` it puts them into CUDA graphs, too. labkit's engine takes that road with
@@ -1017,7 +1025,8 @@ except LabkitError as error:
 
 # %% [markdown]
 # Above all, did it fuse what you thought? Its report counts operators. Back to labkit, where a run is recorded: what
-# one decode step puts on the GPU's timeline. Fusion lowers the first column, a graph the second.
+# one decode step puts on the GPU's timeline. Fusion lowers *kernels a step*, a graph *launches by
+# the host*.
 
 # %%
 step_table = records.steps(h200) if h200 else None
@@ -1025,7 +1034,9 @@ show(step_table) if step_table else print(words["not_recorded"])
 
 # %% [markdown]
 # And each kernel by itself, against the best of torch, `torch.compile` and Liger in the recorded run. A ladder
-# shows that the whole became faster; it does not show which kernel deserves it. Losses belong into the table:
+# shows that the whole became faster; it does not show which kernel deserves it. Losses belong into the table. (The
+# fewest and the most tokens of each; what lies between is in the record. *Rotation alone*: Liger's kernel neither
+# splits nor stores.)
 
 # %%
 kernel_table = records.kernels(h200) if h200 else None
@@ -1060,8 +1071,8 @@ print(f"the same answer to {same} of {len(load)} requests")
 # bits all should agree.)
 #
 # On a big GPU, where that is recorded, the whole service before and after. MFU is the share of the arithmetic
-# that notebook 01 defined. A long prompt hardly waited for its launches, so look how much less it gains than a load
-# of decoding rows, or one row:
+# that notebook 01 defined. A prompt of 2,048 tokens hardly waited for its launches: look how much less it gains than a
+# short one, or than a load of decoding rows:
 
 # %%
 service_table = records.service(h200) if h200 else None
@@ -1208,7 +1219,8 @@ pace = {name: 1 / seconds for name, seconds in ladder.items()}
 figures = records.Figures(
     plain=own.get("01_profile"),
     now=own.get("05_fuse"),
-    step=(ladder[words["rung_engine"]], list(ladder.values())[-1]),
+    step=(ladder[words["rung_engine"]], ladder[words["rung_merged"]]),
+    ladder=(ladder[words["rung_plain"]], list(ladder.values())[-1]),
     attention=(lengths[-1], attention_gain[-1]),
     peers=words["best_peer"].format(
         name=words["rung_plain"], rate=pace[words["rung_plain"]], ours=list(pace.values())[-1]
@@ -1225,7 +1237,8 @@ show(records.claims(lm.name, figures, recorded, results.load("ledger")))
 #   the ladder has more than one end: TTFT fell with the prefix cache, throughput rose with the batch, TPOT is
 #   this notebook's. No single factor says all three. (Notebook 06 finishes the ladder.)
 # - *Merged QKV, linear + GELU and residual fusions*: right, and small each. They take launches away and some
-#   trips to memory. What is left is reading the weights, which no fusion can shorten.
+#   trips to memory. What is left is reading the weights, which no fusion can shorten. (Linear + GELU is for models
+#   whose MLP has one: labkit's kernel can do it, a Llama has no use for it.)
 # - *At least 40 %* for fused attention needs a length. Where the scores fit into a cache there is little to
 #   gain; at thousands of tokens it is several times as fast, and needs memory for no score at all. And it is 40 % of
 #   *attention*: by Amdahl's law, of a short prompt's prefill that is little.

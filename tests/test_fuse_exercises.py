@@ -30,7 +30,7 @@ def own(name):
 def test_core_path_fits_into_the_promised_minutes():
     assert sum(exercise.minutes for exercise in EXERCISES if exercise.level == "core") <= 25
     extra = {exercise.name for exercise in EXERCISES if exercise.level == "extra"}
-    assert extra == {"tile_attention", "graph_step"}
+    assert extra == {"norm_bytes", "tile_attention", "graph_step"}
     assert {exercise.name for exercise in EXERCISES if exercise.needs} == set(KERNELS)
 
 

@@ -35,11 +35,11 @@ def parts() -> dict[str, str]:
     """The parts of `apply`, and what each does."""
     return {
         "merge": "q, k and v as one product, gate and up as one; the merged weight owns the memory",
-        "norm": "RMSNorm in one kernel, with the residual addition before it where the projection did not add",
-        "rope": "norms of heads, rotation and the write to the paged store in one kernel (one projection helps)",
-        "gated": "activation(gate) · up in one kernel",
+        "norm": "RMSNorm in one kernel, with the residual addition before it unless the projection has done that",
+        "rope": "norms of heads, rotation and the write to the paged store in one kernel; best with merge",
+        "gated": "activation(gate) · up in one kernel; best with merge",
         "linear": "matrix products of few tokens by kernels made for them",
-        "residual": "the residual added in the epilogue of the output and down projections",
+        "residual": "the residual added by the kernels of the output and down projections themselves",
         "attention": "all chunks of a step in one attention kernel",
     }
 

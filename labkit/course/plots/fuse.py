@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from labkit.course.plots.fuse_kernels import KINDS, kernels, launches, tiles
+from labkit.course.plots.fuse_kernels import KINDS, kernels, launches, one_layer, tiles
 from labkit.course.style import (
     BLACK,
     BLUE,
@@ -33,12 +33,24 @@ from labkit.timing import duration
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["KINDS", "Move", "amdahl", "attention", "kernels", "ladder", "launches", "moved", "moves", "tiles"]
+__all__ = [
+    "KINDS",
+    "Move",
+    "amdahl",
+    "attention",
+    "kernels",
+    "ladder",
+    "launches",
+    "moved",
+    "moves",
+    "one_layer",
+    "tiles",
+]
 
 PARTS = (GREEN, SKY, BLUE, ORANGE)  # of a layer's traffic
 LINES: tuple[dict[str, Any], ...] = (
-    {"color": PURPLE, "linestyle": "-"},
-    {"color": BLUE, "linestyle": (0, (5, 2))},
+    {"color": BLUE, "linestyle": "-"},
+    {"color": PURPLE, "linestyle": (0, (5, 2))},
     {"color": ORANGE, "linestyle": (0, (2, 1.2))},
 )
 

@@ -52,6 +52,21 @@ def kind_of(name: str) -> str:
     return next((kind for kind, pattern in _NAMES if re.search(pattern, low)), "other")
 
 
+def one_layer(spans: Sequence[Span], layers: int, seconds: float) -> tuple[Sequence[Span], float, float]:
+    """The stretch of a step from one layer's attention to the next's, in its middle: what `kernels` draws.
+
+    Args:
+        spans: of the whole step.
+        seconds: of the whole step; a share of it serves where no attention is to be seen.
+    """
+    starts = [span.start for span in spans if kind_of(span.name) == "attention"]
+    each = len(starts) // layers
+    if layers < 2 or not each:
+        return spans, 0.4 * seconds, seconds / layers
+    begin, end = (starts[number * each] for number in ((layers - 1) // 2, (layers - 1) // 2 + 1))
+    return spans, begin, end - begin
+
+
 @styled()
 def kernels(runs: Mapping[str, tuple[Sequence[Span], float, float]]) -> Figure:
     """A line for each run on one time axis: a bar for each kernel, white where the device has nothing to do.
@@ -155,6 +170,6 @@ def tiles(written: Mapping[tuple[int, ...], Sequence[int]], tokens: int, columns
     axes.set_yticks(range(tokens))
     axes.set_xticks([*range(0, columns, tile), columns])
     axes.set_xlabel("column of the result; in each box: the program that wrote it; hatched: masked")
-    axes.set_ylabel("token")
+    axes.set_ylabel("row")
     axes.grid(visible=False)
     return drawn

@@ -44,10 +44,14 @@ RECORDED = {
 
 
 def kernels(entry: Mapping[str, Any]) -> Table | None:
-    """Each kernel against the best of the others in the recorded run: wins and losses."""
+    """Each kernel against the best of the others in the recorded run, at the fewest and the most tokens."""
     words = texts.words(NOTEBOOK)
     rows: list[list[str | Badge]] = []
-    for one in entry["figures"].get("kernels", {}).get("cases", ()):
+    cases = entry["figures"].get("kernels", {}).get("cases", ())
+    for one in cases:
+        sizes = [each["tokens"] for each in cases if each["shape"] == one["shape"]]
+        if one["tokens"] not in (min(sizes), max(sizes)):
+            continue
         seconds = {name: each["seconds"] for name, each in one["contenders"].items() if "seconds" in each}
         others = {name: value for name, value in seconds.items() if name != "labkit"}
         if "labkit" not in seconds or not others:
@@ -124,8 +128,9 @@ class Figures:
 
     Args:
         plain, now: the ledger's rungs, the plain model and the newest.
-        step: seconds of a decode step, unfused and fused.
+        step: seconds of a decode step, as it is and with fused kernels and merged projections, without graphs.
         attention: tokens of a prompt → how many times faster fused attention is.
+        ladder: time per output token at both ends of this notebook's ladder, where there are no such rungs.
     """
 
     plain: Rung | None
@@ -133,6 +138,7 @@ class Figures:
     step: tuple[float, float] | None
     attention: tuple[int, float] | None
     peers: str = "–"
+    ladder: tuple[float, float] | None = None
 
 
 def claims(model: str, here: Figures, there: Figures | None, entry: Mapping[str, Any] | None) -> Table:
@@ -157,9 +163,11 @@ def claims(model: str, here: Figures, there: Figures | None, entry: Mapping[str,
 
 def _pace(one: Figures) -> str:
     words = texts.words(NOTEBOOK)
-    if one.plain is None or one.now is None or not one.plain.tpot or not one.now.tpot:
+    paces = (one.plain and one.plain.tpot, one.now and one.now.tpot)
+    first, last = paces if all(paces) else one.ladder or (None, None)
+    if not first or not last:
         return words["no_plain"]
-    before, after = 1 / one.plain.tpot, 1 / one.now.tpot
+    before, after = 1 / first, 1 / last
     return words["before_after"].format(before=f"{before:,.0f}", after=f"{after:,.0f}", ratio=after / before)
 
 
@@ -193,12 +201,15 @@ def figures(rungs: Mapping[str, Rung], entry: Mapping[str, Any] | None) -> Figur
     if entry is not None:
         there = entry["figures"]
         found = there.get("ladder", {}).get("rungs", {})
-        if all(found.get(name, {}).get("tpot") for name in ("plain", "everything")):
-            step = (found["plain"]["tpot"], found["everything"]["tpot"])
+        ends = ("plain", "merged projections", "everything")
+        if all(found.get(name, {}).get("tpot") for name in ends):
+            step = (found["plain"]["tpot"], found["merged projections"]["tpot"])
             paces = {name: one["tpot"] for name, one in there.get("peers", {}).items() if one.get("tpot")}
             if paces:
                 best = min(paces, key=lambda name: paces[name])
-                peers = texts.words(NOTEBOOK)["best_peer"].format(
-                    name=best, rate=1 / paces[best], ours=1 / step[1]
-                )
+                words = texts.words(NOTEBOOK)
+                peers = words["best_peer"].format(
+                    name=words["rung_compiled" if "static" in best else "rung_plain"], rate=1 / paces[best],
+                    ours=1 / found["everything"]["tpot"],
+                )  # fmt: skip
     return Figures(rungs.get("01_profile"), rungs.get(NOTEBOOK), step, attention, peers)

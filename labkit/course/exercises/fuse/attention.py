@@ -16,17 +16,22 @@ if TYPE_CHECKING:
 
 tile_attention = OwnKernel("tile_attention")
 
+LOW = "all scores hundreds below 0"
+
 
 def _check(fn: Callable, rng: random.Random) -> None:
     import torch
 
     cases = (
-        (rng.randint(5, 12), 16, 3.0, "one tile, not full"),
+        (rng.randint(5, 12), 32, 3.0, "one tile, not full"),
         (2 * 16, 16, 1.0, "two whole tiles"),
         (rng.randint(35, 44), 32, 30.0, "three tiles, the last one ragged, scores in the hundreds"),
+        (rng.randint(18, 30), 16, -200.0, LOW),
     )
     for tokens, dim, loud, case in cases:
         query, key, value = (normal(rng, tokens, dim).float() for _ in range(3))
+        if case == LOW:
+            query, key = query.abs() + 0.1, key.abs() + 0.1
         query, scale = query * loud, dim**-0.5 * rng.uniform(0.7, 1.4)
         given: dict[str, Any] = {"tokens": tokens, "dim": dim, "tile": 16, "case": case}
         given |= {"tiles": -(-tokens // 16), "scale": scale}
@@ -42,6 +47,11 @@ def _check(fn: Callable, rng: random.Random) -> None:
         }
         expect(not given["read_scores"], "read_out", **given)
         expect(given["moved"] <= given["needed"], "spilled", **given)
+        seen = sum(
+            min(tokens, 16 * (number + 1)) for number in range(given["tiles"])
+        )  # keys, by each program
+        given |= {"keys": got["read"].get("k", 0), "enough": seen * dim * 4}
+        expect(given["keys"] <= given["enough"], "read_more", **given)
 
 
 def _judge(found: Tensor, query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> None:
@@ -57,7 +67,8 @@ def _judge(found: Tensor, query: Tensor, key: Tensor, value: Tensor, given: dict
     row = int((apart > 1e-4).float().argmax())
     bad = int(found.isnan().any(-1).sum())
     here = {"row": row, "got": found[row], "want": want[row], "bad": bad, **given}
-    for name, output in _mistakes(scores, seen, value, query, key).items():
+    expect(not (bad and given["case"] == LOW), "low", **here)  # all other cases were right
+    for name, output in _mistakes(scores, seen, value, query, key):
         same = agree(found[1:], output[1:], 1e-4)  # a first row that sees nothing may be anything
         expect(not same or agree(output, want, 1e-3), name, **here)
     first = bool((apart[: given["tile"]] <= 1e-4).all())
@@ -66,7 +77,9 @@ def _judge(found: Tensor, query: Tensor, key: Tensor, value: Tensor, given: dict
     expect(False, "values", **here)
 
 
-def _mistakes(scores: Tensor, seen: Tensor, value: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+def _mistakes(
+    scores: Tensor, seen: Tensor, value: Tensor, query: Tensor, key: Tensor
+) -> list[tuple[str, Tensor]]:
     import torch
 
     tile, tokens = 16, len(scores)
@@ -78,22 +91,36 @@ def _mistakes(scores: Tensor, seen: Tensor, value: Tensor, query: Tensor, key: T
     leaky = padded.softmax(-1)[:, :tokens] @ value
     top = scores.masked_fill(~seen, -torch.inf).amax(-1, keepdim=True)
     unnormalised = ((scores - top).masked_fill(~seen, -torch.inf)).exp() @ value
-    return {
-        "not_causal": _mix(scores, every, value),
-        "not_itself": _mix(scores, strict, value),
-        "own_tile_only": _mix(scores, seen & own, value),
-        "no_scale": _mix(query @ key.T, seen, value),
-        "ragged_keys": leaky,
-        "not_divided": unnormalised,
-        "zero_masked": (scores * seen).softmax(-1) @ value,
-        "not_rescaled": _never_rescaled(scores.masked_fill(~seen, -torch.inf), value, tile),
-    }
+    return [
+        ("not_causal", _mix(scores, every, value)),
+        ("not_itself", _mix(scores, strict, value)),
+        ("own_tile_only", _mix(scores, seen & own, value)),
+        ("turned", _mix(scores, seen.T, value)),
+        ("no_scale", _mix(query @ key.T, seen, value)),
+        ("keys_mixed", _mix(scores, seen, key)),
+        ("ragged_keys", leaky),
+        ("not_divided", unnormalised),
+        ("zero_masked", (scores * seen).softmax(-1) @ value),
+        ("zero_masked", _zero_masked(scores * seen, value, tile)),
+        ("not_rescaled", _never_rescaled(scores.masked_fill(~seen, -torch.inf), value, tile)),
+    ]
 
 
 def _mix(scores: Tensor, seen: Tensor, value: Tensor) -> Tensor:
     import torch
 
     return scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value
+
+
+def _zero_masked(scores: Tensor, value: Tensor, tile: int) -> Tensor:
+    """A masked score counts as 0 in the tiles that are walked, keys beyond the end with it."""
+    import torch
+
+    tokens, pad = len(scores), -len(scores) % tile
+    whole = torch.cat([scores, scores.new_zeros(tokens, pad)], -1)
+    own = torch.arange(tokens)[:, None] // tile
+    later = torch.arange(tokens + pad) // tile > own
+    return whole.masked_fill(later, -torch.inf).softmax(-1)[:, :tokens] @ value
 
 
 def _never_rescaled(scores: Tensor, value: Tensor, tile: int) -> Tensor:
@@ -117,7 +144,7 @@ EXERCISES = [
         notebook="05_fuse",
         level="extra",
         points=4,
-        minutes=15,
+        minutes=25,
         check=_check,
         reference=tile_attention,
         needs=frozenset({"triton"}),

@@ -48,7 +48,9 @@ def _judge(got: Any, parts: list[Tensor], x: Tensor, given: dict[str, Any]) -> N
     shape = list(weight.shape)
     expect(shape != [width, rows] or rows == width, "transposed", shape=shape, want=[rows, width], **given)
     expect(shape == [rows, width], "shape", shape=shape, want=[rows, width], **given)
-    split = got[1].tolist() if hasattr(got[1], "tolist") else got[1]
+    types = {"dtype": str(weight.dtype), "own": str(parts[0].dtype)}
+    expect(weight.dtype == parts[0].dtype, "dtype", **types, **given)
+    split = got[1]
     whole = isinstance(split, list | tuple) and all(type(size) is int for size in split)
     expect(whole, "split_form", got=got[1], want=sizes, **given)
     split = list(split)
@@ -74,7 +76,7 @@ EXERCISES = [
         notebook="05_fuse",
         level="core",
         points=2,
-        minutes=4,
+        minutes=3,
         check=_check,
         reference=merge_qkv,
     )

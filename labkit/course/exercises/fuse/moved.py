@@ -59,7 +59,7 @@ EXERCISES = [
     Exercise(
         name="norm_bytes",
         notebook="05_fuse",
-        level="core",
+        level="extra",
         points=2,
         minutes=5,
         check=_check,

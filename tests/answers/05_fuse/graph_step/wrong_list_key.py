@@ -1,0 +1,14 @@
+# The key is a list.
+def graph_step(ids, slots, visible, tables, numbers, buckets, width):
+    fitting = [bucket for bucket in buckets if bucket >= len(ids)]
+    if not fitting:
+        return None
+    bucket = min(fitting)
+    idle = bucket - len(ids)
+    inputs = {
+        "ids": list(ids) + [0] * idle,
+        "slots": list(slots) + [0] * idle,
+        "visible": list(visible) + [1] * idle,
+        "tables": [list(table) + [0] * (width - len(table)) for table in list(tables) + [[]] * idle],
+    }
+    return [bucket, *sorted(numbers.items())], inputs

@@ -1,0 +1,31 @@
+# Masks the keys before the query instead of those after it.
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def tile_attention(q, k, v, out, tokens, scale, DIM: tl.constexpr, TILE: tl.constexpr):
+    place = tl.arange(0, TILE)
+    column = tl.arange(0, DIM)
+    query = tl.program_id(0) * TILE + place
+    rows = query[:, None] * DIM + column[None, :]
+    there = query[:, None] < tokens
+    mine = tl.load(q + rows, mask=there, other=0.0)
+    top = tl.full([TILE], -1e30, tl.float32)
+    total = tl.zeros([TILE], tl.float32)
+    mixed = tl.zeros([TILE, DIM], tl.float32)
+    for start in range(0, tokens, TILE):
+        key = start + place
+        given = key[:, None] < tokens
+        keys = tl.load(k + key[:, None] * DIM + column[None, :], mask=given, other=0.0)
+        values = tl.load(v + key[:, None] * DIM + column[None, :], mask=given, other=0.0)
+        scores = tl.dot(mine, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(key[None, :] >= query[:, None], scores, float("-inf"))
+        scores = tl.where(given.trans(1, 0), scores, float("-inf"))
+        higher = tl.maximum(top, tl.max(scores, 1))
+        old = tl.exp(top - higher)
+        weights = tl.exp(scores - higher[:, None])
+        total = total * old + tl.sum(weights, 1)
+        mixed = mixed * old[:, None] + tl.dot(weights, values, input_precision="ieee")
+        top = higher
+    tl.store(out + rows, mixed / total[:, None], mask=there)
