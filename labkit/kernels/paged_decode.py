@@ -4,7 +4,7 @@ Decoding reads every key and value once and does almost nothing with it, so spee
 processors must read all the time. A program takes one row, one KV head and one share of the row's context,
 walks through it tile by tile with an online softmax in base 2, and leaves a partial result. The shares are then
 weighed together (flash-decoding): with `counters` by the program that comes last, in the same launch, else by a
-second small kernel; both give the same bits. All query heads of a group are served by one reading.
+second small kernel, in the same order. All query heads of a group are served by one reading.
 
 - A tile spans several blocks: the ids come from the table token by token, so any block size will do.
 - Lengths are read on the device. The host chooses the number of shares from sizes that do not change from
