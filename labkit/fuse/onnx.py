@@ -100,7 +100,7 @@ def study(lm: LM, *, tokens: int = 64, layer: int = 0, repeats: int = 20) -> Stu
     _require()
     block, inputs = _block(lm, tokens, layer)
     feeds = {name: value.numpy() for name, value in zip(NAMES, inputs, strict=True)}
-    with torch.inference_mode():
+    with torch.inference_mode(), _few_threads():
         expected = block(*inputs)
         sessions = _sessions(block, inputs)
         timed = compare(
@@ -189,6 +189,17 @@ def _sessions(block: Block, inputs: tuple[Tensor, ...]) -> dict[str, tuple[Any, 
             graph = onnx.load(options.optimized_model_filepath).graph
             found[name] = (session, dict(Counter(node.op_type for node in graph.node)))
     return found
+
+
+@contextmanager
+def _few_threads() -> Iterator[None]:
+    """torch with as many threads as one layer can use: more wait for one another, the longer the busier a machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(min(before, 4))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager
