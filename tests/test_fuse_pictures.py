@@ -40,7 +40,8 @@ def fuse_record():
             "step": {"kernels": 1462.0, "launches": 1462.0, "busy": 0.006, "gap_share": 0.7},
         },
         "fused kernels": {"tpot": 0.01},
-        "merged projections": {"unavailable": "no memory"},
+        "merged projections": {"tpot": 0.008},
+        "torch.compile, graph": {"unavailable": "no memory"},
         "everything": {"tpot": 0.004},
     }
     cases = [
@@ -94,7 +95,7 @@ def test_the_record_becomes_a_ladder_with_its_peers():
     rungs, floor = records.ladder(fuse_record())
     words = texts.words("05_fuse")
     assert list(rungs) == [
-        words[f"rung_{name}"] for name in ("plain", "compiled", "engine", "kernels", "graph")
+        words[f"rung_{name}"] for name in ("plain", "compiled", "engine", "kernels", "merged", "graph")
     ]
     assert floor == pytest.approx(0.003)
     assert records.ladder({**BADGE, "figures": {"ladder": {"unavailable": "no memory"}}}) is None
@@ -135,7 +136,9 @@ def test_claims_put_each_machine_into_its_column(entry):
     assert all(len(row) == len(table.headers) for row in table.rows)
     said = str(table)
     assert "6.00 × at 2,048 tokens" in said and "31 → 250 (8.00 ×)" in said and "1.14 ×" in said
-    assert ("20 ms → 4 ms (5.00 ×)" in said) == ("167 tokens/s" in said) == (entry is not None)
+    assert ("20 ms → 8 ms (2.50 ×)" in said) == ("167 tokens/s" in said) == (entry is not None)
+    climbed = records.Figures(None, None, None, None, ladder=(0.02, 0.01))
+    assert "50 → 100 (2.00 ×)" in str(records.claims("here", climbed, None, None))
     alone = records.claims("here", here, records.figures({}, entry), None)
     assert len(alone.headers) == 3 and "31 → 250" not in str(alone)
 

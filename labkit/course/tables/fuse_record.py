@@ -201,15 +201,13 @@ def figures(rungs: Mapping[str, Rung], entry: Mapping[str, Any] | None) -> Figur
     if entry is not None:
         there = entry["figures"]
         found = there.get("ladder", {}).get("rungs", {})
-        ends = ("plain", "merged projections", "everything")
-        if all(found.get(name, {}).get("tpot") for name in ends):
-            step = (found["plain"]["tpot"], found["merged projections"]["tpot"])
-            paces = {name: one["tpot"] for name, one in there.get("peers", {}).items() if one.get("tpot")}
-            if paces:
-                best = min(paces, key=lambda name: paces[name])
-                words = texts.words(NOTEBOOK)
-                peers = words["best_peer"].format(
-                    name=words["rung_compiled" if "static" in best else "rung_plain"], rate=1 / paces[best],
-                    ours=1 / found["everything"]["tpot"],
-                )  # fmt: skip
+        plain, merged, last = (
+            found.get(name, {}).get("tpot") for name in ("plain", "merged projections", "everything")
+        )
+        step = (plain, merged) if plain and merged else None
+        paces = {name: one["tpot"] for name, one in there.get("peers", {}).items() if one.get("tpot")}
+        if paces and last:
+            words, best = texts.words(NOTEBOOK), min(paces, key=lambda name: paces[name])
+            name = words["rung_compiled" if "static" in best else "rung_plain"]
+            peers = words["best_peer"].format(name=name, rate=1 / paces[best], ours=1 / last)
     return Figures(rungs.get("01_profile"), rungs.get(NOTEBOOK), step, attention, peers)
