@@ -5,6 +5,7 @@ options that no GPU knows. Triton's compiler and NVIDIA's assembler need no GPU 
 """
 
 import os
+from dataclasses import replace
 
 assert os.environ.get("TRITON_INTERPRET") == "0", "run through test_kernels_compile.py"
 
@@ -14,7 +15,22 @@ import triton  # noqa: E402
 from triton.backends.compiler import GPUTarget  # noqa: E402
 from triton.runtime.jit import JITFunction  # noqa: E402
 
-from labkit.kernels import draws, gated, linear, linear_tiling, paged_decode, pages, prefill, rms_norm, rope  # noqa: E402
+from labkit.kernels import (  # noqa: E402
+    draws,
+    gated,
+    linear,
+    linear_tiling,
+    packed_linear,
+    paged_decode,
+    pages,
+    prefill,
+    rms_norm,
+    rope,
+    w8a8,
+)
+from labkit.kernels.formats import Format  # noqa: E402
+from labkit.kernels.packed import quantise  # noqa: E402
+from labkit.kernels.packed_tiling import default_tiling  # noqa: E402
 
 
 class Absent:
@@ -43,7 +59,7 @@ def capability(request, monkeypatch):
 
     triton.runtime.driver.set_active(Absent(request.param))
     monkeypatch.setattr(JITFunction, "run", compile_only)
-    for room in (gated, linear, paged_decode, rms_norm, rope):
+    for room in (gated, linear, packed_linear, paged_decode, rms_norm, rope):
         if hasattr(room, "starts_early"):
             monkeypatch.setattr(room, "starts_early", lambda device: request.param >= 90)
     yield request.param
@@ -62,6 +78,30 @@ def test_linear(tokens, dtype, capability):
     for splits, counted in ((1, None), (2, None), (2, counters)):
         linear.launch(x, weight, weight[:, 0], add=x[:, :72], activation="gelu", splits=splits, counters=counted,
                       tiling=tiling, pdl=capability >= 90)  # fmt: skip
+
+
+@HALVES
+@pytest.mark.parametrize("tokens", [1, 5, 70])
+@pytest.mark.parametrize(
+    "made",
+    [Format("int8"), Format("fp8", 32), Format("int4", 128, symmetric=False), Format("int4", 16)],
+    ids=str,
+)
+def test_packed_linear(made, tokens, dtype, capability):
+    if made.kind == "fp8" and capability < 89:
+        pytest.skip("no fp8 before Ada")
+    x, weight = torch.zeros(tokens, 512, dtype=dtype), quantise(torch.zeros(72, 512, dtype=dtype), made)
+    tiling = default_tiling(72, 512, linear_tiling.padded(tokens), made, 132)
+    packed_linear.launch(x, weight, x[0, :72], add=x[:, :72], tiling=tiling, pdl=capability >= 90)
+    counters = linear.arrival_counters(200, "cpu")
+    packed_linear.launch(x, weight, tiling=replace(tiling, splits=2), counters=counters)
+
+
+@pytest.mark.parametrize("tokens", [1, 70])
+def test_w8a8(tokens):
+    weight = quantise(torch.zeros(72, 512), Format("int8"))
+    numbers, scales = w8a8.launch_rows(torch.zeros(tokens, 512, dtype=torch.bfloat16))
+    w8a8.launch(numbers, scales, weight, None, torch.bfloat16)
 
 
 @HALVES

@@ -35,7 +35,7 @@ def benched():
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bench_fuse, "ceilings", lambda device, dtype: PEAKS)
-        patch.setattr(bench_fuse.results, "load", lambda *_: None)
+        patch.setattr(results, "load", lambda *_: None)
         patch.setattr(bench_fuse, "print", said.append, raising=False)
         figures = bench_fuse.run("labcoder-draft", "cpu", SMALL)
     return json.loads(json.dumps(results.to_plain(figures), allow_nan=False)), said
@@ -108,7 +108,7 @@ def test_contenders_compute_the_same(benched):
 def test_parts_can_be_chosen_and_the_others_are_kept(benched, monkeypatch):
     figures, _ = benched
     entry = {"date": "2031-02-03", "commit": "abc", "command": "labkit bench fuse", "figures": figures}
-    monkeypatch.setattr(bench_fuse.results, "load", lambda *_: entry)
+    monkeypatch.setattr(results, "load", lambda *_: entry)
     monkeypatch.setattr(bench_fuse, "ceilings", lambda device, dtype: PEAKS)
     again = bench_fuse.run("labcoder-draft", "cpu", SMALL, only="attention, kernels")
     assert list(again["seconds"]) == ["kernels", "attention"]
@@ -132,7 +132,7 @@ def test_a_part_that_fails_does_not_take_the_others_along(monkeypatch, capsys):
 
     monkeypatch.setattr(bench_fuse, "PARTS", {"ladder": broken, "ttft": lambda kitchen: []})
     monkeypatch.setattr(bench_fuse, "ceilings", lambda device, dtype: PEAKS)
-    monkeypatch.setattr(bench_fuse.results, "load", lambda *_: None)
+    monkeypatch.setattr(results, "load", lambda *_: None)
     figures = bench_fuse.run("labcoder-draft", "cpu", SMALL)
     assert figures["ladder"] == {"unavailable": "RuntimeError: out of gas"} and figures["ttft"] == []
     assert "out of gas" in capsys.readouterr().out

@@ -33,18 +33,14 @@ The record, in figures (times in seconds; "runs" hold every repeat; what could n
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from labkit import results
 from labkit.batch import fuse_parts
-from labkit.batch.bench import release
-from labkit.batch.fuse_parts import Kitchen, Plan, plan_for, say
+from labkit.batch.bench_parts import carry, chosen, measure, say
+from labkit.batch.fuse_parts import Kitchen, Plan, plan_for
 from labkit.batch.rungs import EVERYTHING
-from labkit.errors import LabkitError
-from labkit.fuse.contest import reason
 from labkit.models import load
 from labkit.profile import ceilings
 from labkit.quality import evaluation_text
@@ -59,7 +55,7 @@ def run(
         only: parts, separated by commas; all when empty. The other parts of a record that is there are kept, if it is
             of the same model, with a note of where they are from.
     """
-    chosen = _chosen(only)
+    names = chosen(only, PARTS)
     lm = load(model, device=device)
     plan = plan or plan_for(lm.device.type)
     text = lm.encode(evaluation_text("fixed"))[0].tolist()
@@ -74,32 +70,10 @@ def run(
     }
     say(f"{lm.name}, {peaks}")
     kitchen = Kitchen(lm, model, text * -(-max(plan.prompts) * 2 // len(text)), peaks, plan)
-    for name in chosen:
-        say(f"{name}:")
-        start = time.perf_counter()
-        try:
-            figures[name] = PARTS[name](kitchen)
-        except Exception as error:  # one part's trouble; minutes of measuring are not thrown away for it
-            figures[name] = {"unavailable": reason(error)}
-            say(f"  {name} could not be measured: {reason(error)}")
-        figures["seconds"][name] = time.perf_counter() - start
-        say(f"  ({figures['seconds'][name]:.0f} s)")
-        try:
-            release(lm)
-        except RuntimeError as error:  # after an illegal access a GPU does nothing more in this process
-            say(f"  The rest could not be measured: {reason(error)}")
-            break
-    _carry(figures, device)
+    measure(names, PARTS, kitchen, figures)
+    carry("fuse", PARTS, figures, device)
     print(json.dumps(_headline(figures)))
     return figures
-
-
-def _chosen(only: str) -> list[str]:
-    names = [name.strip() for name in only.split(",") if name.strip()] or list(PARTS)
-    for name in names:
-        if name not in PARTS:
-            raise LabkitError(f"The benchmark has no part {name!r}.", f"There are: {', '.join(PARTS)}.")
-    return [name for name in PARTS if name in names]
 
 
 PARTS: dict[str, Callable[[Kitchen], Any]] = {
@@ -111,19 +85,6 @@ PARTS: dict[str, Callable[[Kitchen], Any]] = {
     "peers": fuse_parts.peers,
 }
 """Peers last: compiling a whole model takes a minute, and leaves memory in pieces."""
-
-
-def _carry(figures: dict[str, Any], device: str | None) -> None:
-    """Keep the parts of an earlier record that were not measured again."""
-    before = results.load("fuse", results.slugify(results.device_name(device)))
-    if before is None or before["figures"].get("model") != figures["model"]:
-        return
-    old = before["figures"]
-    origin = {key: before.get(key) for key in ("date", "commit", "command")}
-    for name in PARTS:
-        if name not in figures and name in old:
-            figures[name] = old[name]
-            figures["carried"][name] = old.get("carried", {}).get(name, origin)
 
 
 def _headline(figures: dict[str, Any]) -> dict[str, Any]:

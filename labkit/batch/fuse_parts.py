@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib.metadata
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from labkit import fuse
 from labkit.batch import bench
+from labkit.batch.bench_parts import say
 from labkit.batch.engine import Engine
 from labkit.batch.fuse_load import under_load
 from labkit.batch.peers import generate_pace
@@ -22,9 +22,6 @@ from labkit.models import LM
 from labkit.models import load as load_model
 from labkit.profile import Ceilings, cost_card, mbu, mfu, shape_of
 from labkit.timing import Measurement, duration
-
-say = partial(print, flush=True)
-"""At once: a run that is cut off has shown what it had."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from labkit.errors import LabkitError
 from labkit.fuse.build import Builder, Launching, Parts
 from labkit.fuse.layer import needs_gradient
 from labkit.fuse.merge import Merged, Owners
-from labkit.fuse.operations import FusedNorm, Weights
+from labkit.fuse.operations import FusedNorm, PackedWeights, Weights
 from labkit.fuse.pieces import Sources, Unfit, linear_reason, norm_of
 from labkit.fuse.probe import alike, check
 from labkit.fuse.recognise import Plan, recognise
@@ -157,7 +157,7 @@ class Applied:
         if head is not None and (strange := linear_reason(head)):
             self.report.kept.append(Kept(names[head], "linear", strange))
         elif head is not None:
-            weights = launching.weights(head.weight, head.bias, fused=True, folds=False)
+            weights = launching.product(head, fused=True, folds=False)
             self._replace(names[head], head, End(self, head, weights).forward, {"linear"})
 
     def _replace(
@@ -191,7 +191,7 @@ class End:
 
     state: Applied
     module: nn.Module
-    run: FusedNorm | Weights
+    run: FusedNorm | Weights | PackedWeights
 
     def forward(self, x: Tensor) -> Tensor:
         """x [1, T, H], as the module's own forward."""

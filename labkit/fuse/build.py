@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.fuse.layer import FusedLayer
-from labkit.fuse.merge import Merged, Owners
+from labkit.fuse.merge import Linear, Merged, Owners
 from labkit.fuse.operations import (
     Attend,
     FusedGate,
@@ -20,6 +21,7 @@ from labkit.fuse.operations import (
     OwnNorm,
     OwnProduct,
     OwnRope,
+    PackedWeights,
     Product,
     Weights,
 )
@@ -28,6 +30,8 @@ from labkit.fuse.recognise import Plan
 from labkit.fuse.report import Kept
 from labkit.kernels.device import available, starts_early
 from labkit.kernels.linear import arrival_counters
+from labkit.kernels.packed import Packed
+from labkit.models.linear import QuantizedLinear
 
 
 @dataclass(frozen=True)
@@ -56,16 +60,40 @@ class Launching:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        weights = [module.weight for module in model.modules() if type(module) is nn.Linear]
-        device = weights[0].device if weights else torch.device("cpu")
+        sizes = [(int(cast(Any, each).out_features), next(_stored(each)).device) for each in _linears(model)]
+        device = sizes[0][1] if sizes else torch.device("cpu")
         self.pdl = starts_early(device)
         self.counters: Tensor | None = None
         if available(device):  # layers run one after the other, so they share the counters
-            self.counters = arrival_counters(3 * max(map(len, weights)), device)
+            self.counters = arrival_counters(3 * max(rows for rows, _ in sizes), device)
 
-    def weights(self, weight: Tensor, bias: Tensor | None, fused: bool, folds: bool) -> Weights:
-        """A product with this weight."""
-        return Weights(weight, bias, fused, folds, self.counters, self.pdl)
+    def product(self, module: nn.Module, fused: bool, folds: bool) -> Weights | PackedWeights:
+        """The product of a linear layer."""
+        if isinstance(module, QuantizedLinear):
+            return self.packed(module.packed, module.bias, module.activations, folds)
+        linear = cast(nn.Linear, module)
+        return Weights(linear.weight, linear.bias, fused, folds, self.counters, self.pdl)
+
+    def merged(self, merged: Merged, like: nn.Module, fused: bool) -> Weights | PackedWeights:
+        """The product of several linear layers such as `like`."""
+        if isinstance(merged.weight, Packed):
+            return self.packed(merged.weight, merged.bias, cast(QuantizedLinear, like).activations, False)
+        return Weights(merged.weight, merged.bias, fused, False, self.counters, self.pdl)
+
+    def packed(
+        self, weight: Packed, bias: Tensor | None, activations: str | None, folds: bool
+    ) -> PackedWeights:
+        """A product with a packed weight, always by its own kernel."""
+        return PackedWeights(weight, bias, activations, folds, self.counters, self.pdl)
+
+
+def _linears(model: nn.Module) -> Iterator[nn.Module]:
+    return (each for each in model.modules() if type(each) in (nn.Linear, QuantizedLinear))
+
+
+def _stored(module: nn.Module) -> Iterator[Tensor]:
+    yield from module.parameters()
+    yield from module.buffers()
 
 
 class Builder:
@@ -95,7 +123,7 @@ class Builder:
         for role, product, norm in (("OUT", out, after[0]), ("DOWN", down, after[1])):
             if parts.residual and norm is not None:
                 self._keep(role, "residual", "a norm stands between it and the residual")
-            elif parts.residual and isinstance(product, Weights):
+            elif parts.residual and isinstance(product, Weights | PackedWeights):
                 self.applied.add("residual")
         bypassed = (
             piece for role, piece in plan.pieces.items() if role == "ATTENTION" or role not in plan.kept
@@ -125,10 +153,9 @@ class Builder:
             if self.parts.linear or self.parts.residual:
                 self._keep(role, "linear", self.plan.kept[role])
             return OwnProduct(module)
-        plain = cast(nn.Linear, module)
         if self.parts.linear:
             self.applied.add("linear")
-        return self._launching.weights(plain.weight, plain.bias, self.parts.linear, self.parts.residual)
+        return self._launching.product(module, self.parts.linear, self.parts.residual)
 
     def _products(self, whole: str, roles: str) -> tuple[Product, ...]:
         """The products of one input, merged if they may be."""
@@ -136,7 +163,7 @@ class Builder:
         if not self.parts.merge:
             return tuple(map(self._product, names))
         strange = next((role for role in names if role in self.plan.kept), None)
-        linears = [cast(nn.Linear, self.plan.pieces[role]) for role in names]
+        linears = [cast(Linear, self.plan.pieces[role]) for role in names]
         if strange is not None:
             reason: str | None = f"{self.plan.where[strange]} is not plain: {self.plan.kept[strange]}"
         elif len(names) == 1:
@@ -149,7 +176,7 @@ class Builder:
         merged = Merged(linears)
         self.merged.append(merged)
         self.applied |= {"merge", "linear"} if self.parts.linear else {"merge"}
-        return (self._launching.weights(merged.weight, merged.bias, self.parts.linear, False),)
+        return (self._launching.merged(merged, linears[0], self.parts.linear),)
 
     def _rope(self) -> FusedRope | OwnRope:
         plan = self.plan

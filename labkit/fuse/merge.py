@@ -4,9 +4,9 @@
     [k] · x   is one product that reads x once, and one kernel launch, where there were three
     [v]
 
-The merged weight owns the memory, and the layers' own Parameters stay what and where they are but become views of
-its rows: nothing is stored twice, state_dict and optimisers see what they saw, and what they write is in the merged
-weight too. `release` gives each Parameter memory of its own again, with the same bits.
+The merged weight owns the memory, and the layers' own Parameters (buffers, where weights are packed) stay what and
+where they are but become views of its rows: nothing is stored twice, state_dict and optimisers see what they saw, and
+what they write is in the merged weight too. `release` gives each memory of its own again, with the same bits.
 """
 
 from __future__ import annotations
@@ -17,23 +17,49 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from labkit.kernels.packed import Packed, mismatch
+from labkit.models.linear import QuantizedLinear
+
+Linear = nn.Linear | QuantizedLinear
+
 
 class Merged:
     """The weights, and biases if there are, of linear layers one above the other.
 
     Args:
         linears: for which `refusal` has no objection.
+
+    Attributes:
+        weight: a tensor, or packed as the layers' own were.
     """
 
-    def __init__(self, linears: Sequence[nn.Linear]) -> None:
-        self._owned: list[tuple[nn.Parameter, int]] = []
-        self.weight = self._adopt([cast(nn.Parameter, linear.weight) for linear in linears])
+    def __init__(self, linears: Sequence[Linear]) -> None:
+        self._owned: list[tuple[Tensor, int]] = []
+        first = linears[0]
+        if isinstance(first, QuantizedLinear):
+            self.weight: Tensor | Packed = self._adopt_packed(
+                [cast(QuantizedLinear, each) for each in linears]
+            )
+        else:
+            self.weight = self._adopt([cast(Tensor, each.weight) for each in linears])
         biases = [linear.bias for linear in linears if linear.bias is not None]
         self.bias = self._adopt(biases) if biases else None
 
+    def _adopt_packed(self, linears: list[QuantizedLinear]) -> Packed:
+        """The values, scales and zero points of all, each as one tensor."""
+        first = linears[0].packed
+        tensors = [
+            self._adopt([cast(Tensor, getattr(each, name)) for each in linears])
+            for name in ("values", "scales", "zeros")
+            if getattr(linears[0], name) is not None
+        ]
+        values, scales, zeros = (*tensors, None)[:3]
+        assert values is not None and scales is not None
+        return Packed(values.view(first.values.dtype), scales, zeros, first.format, first.columns)
+
     @torch.inference_mode(False)  # else nobody could train the weights later
     @torch.no_grad()
-    def _adopt(self, parameters: list[nn.Parameter]) -> Tensor:
+    def _adopt(self, parameters: Sequence[Tensor]) -> Tensor:
         first = parameters[0]
         merged = torch.empty(
             sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
@@ -49,7 +75,7 @@ class Merged:
 
     @property
     def intact(self) -> bool:
-        """Whether the Parameters are still views; moving a model to another device or dtype ends that."""
+        """Whether the Parameters and buffers are still views; moving a model to another device or dtype ends that."""
         return all(parameter.data_ptr() == address for parameter, address in self._owned)
 
     @torch.inference_mode(False)
@@ -67,17 +93,34 @@ class Owners:
 
     def __init__(self, model: nn.Module) -> None:
         self._uses: dict[int, int] = {}
-        for _, parameter in model.named_parameters(remove_duplicate=False):
-            address = parameter.untyped_storage().data_ptr()
-            self._uses[address] = self._uses.get(address, 0) + 1
+        for module in model.modules():
+            for tensor in _tensors(module):
+                address = tensor.untyped_storage().data_ptr()
+                self._uses[address] = self._uses.get(address, 0) + 1
 
-    def refusal(self, linears: Sequence[nn.Linear]) -> str | None:
-        """Why plain linear layers cannot become one, or None."""
-        parameters = [each for linear in linears for each in linear.parameters()]
-        if len({(linear.in_features, linear.weight.dtype, linear.weight.device) for linear in linears}) > 1:
+    def refusal(self, linears: Sequence[Linear]) -> str | None:
+        """Why linear layers cannot become one, or None."""
+        parameters = [each for linear in linears for each in _tensors(linear)]
+        packed = [linear for linear in linears if isinstance(linear, QuantizedLinear)]
+        plain = [linear for linear in linears if isinstance(linear, nn.Linear)]
+        if packed and plain:
+            return "only some of its projections are quantised"
+        if packed and (reason := mismatch([linear.packed for linear in packed])):
+            return f"its projections are quantised, and {reason}"
+        if len({linear.activations for linear in packed}) > 1:
+            return "only some of its projections quantise their input"
+        if len({(linear.in_features, linear.weight.dtype, linear.weight.device) for linear in plain}) > 1:
             return "its projections differ in input, dtype or device"
         if len({linear.bias is None for linear in linears}) > 1:
             return "only some of its projections have a bias"
         if any(self._uses[each.untyped_storage().data_ptr()] > 1 for each in parameters):
             return "other parameters share the memory of its weights"
         return None
+
+
+def _tensors(module: nn.Module) -> list[Tensor]:
+    """What a module itself stores: its Parameters, and the buffers of a quantised layer."""
+    own: list[Tensor] = [each for each in module._parameters.values() if each is not None]
+    if isinstance(module, QuantizedLinear):
+        own += [each for each in module._buffers.values() if each is not None]
+    return own

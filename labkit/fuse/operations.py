@@ -19,11 +19,13 @@ from labkit.kernels.device import available
 from labkit.kernels.gated import gated
 from labkit.kernels.layout import Layout
 from labkit.kernels.linear import linear
+from labkit.kernels.packed import Packed
 from labkit.kernels.paged_decode import decode
 from labkit.kernels.pages import Pages, write
 from labkit.kernels.prefill import varlen_attention
 from labkit.kernels.rms_norm import Norm, rms_norm
 from labkit.kernels.rope import rope_write
+from labkit.models.linear import multiply
 
 Product = Callable[..., Tensor]
 """(x [T, K], add [T, N] or None) → x · weightᵀ (+ bias) (+ add), [T, N]."""
@@ -85,8 +87,38 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
+class PackedWeights:
+    """A product with a packed weight, merged or not, which adds the residual in its kernel where it has one.
+
+    Args:
+        activations: see labkit.models.linear.multiply.
+        others: as for Weights.
+    """
+
+    weight: Packed
+    bias: Tensor | None
+    activations: str | None
+    folds: bool
+    counters: Tensor | None = None
+    pdl: bool = False
+
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+        folded = add if self.folds else None
+        out = multiply(
+            x,
+            self.weight,
+            self.bias,
+            activations=self.activations,
+            add=folded,
+            counters=self.counters,
+            pdl=self.pdl,
+        )
+        return out if add is None or folded is not None else add + out
+
+
+@dataclass(frozen=True, eq=False)
 class OwnProduct:
-    """The model's module, whatever it is: a quantised layer, a LoRA wrapper, one with hooks."""
+    """The model's module, whatever it is: another library's quantised layer, a LoRA wrapper, one with hooks."""
 
     module: nn.Module
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from labkit.fuse import shapes
 from labkit.fuse.match import Match, match
 from labkit.kernels.rms_norm import Norm
+from labkit.models.linear import QuantizedLinear
 
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {"silu": F.silu, "gelu": F.gelu, "gelu_tanh": partial(F.gelu, approximate="tanh")}
@@ -70,7 +71,9 @@ def norm_of(module: nn.Module, sources: Sources) -> Norm:
 
 
 def linear_reason(module: nn.Module) -> str | None:
-    """Why a module is no plain linear layer, or None if it is one."""
+    """Why a module is no linear layer on a plain or a packed weight, or None if it is one."""
+    if type(module) is QuantizedLinear:
+        return altered(module) if module.input_scale is None else "its input is scaled first"
     if type(module) is not nn.Linear:
         return f"it is a {type(module).__name__}"
     weight = module.weight

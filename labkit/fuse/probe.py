@@ -23,6 +23,7 @@ from labkit.fuse.pieces import Sources, Unfit, hooks
 from labkit.fuse.recognise import LINEARS, Plan, recognise
 from labkit.kernels.layout import Layout
 from labkit.kernels.pages import Pages, allocate
+from labkit.models.linear import QuantizedLinear
 
 TOLERANCE = 1e-4
 """Largest difference, in units of the largest result; float32 rounding is a hundred times smaller."""
@@ -48,7 +49,8 @@ class Store:
 def alike(plan: Plan) -> tuple[Any, ...]:
     """Equal for layers of which one needs to be tested: the same classes, sizes and pieces."""
     modules = tuple((name, type(module)) for name, module in plan.layer.named_modules())
-    sizes = tuple((name, each.shape) for name, each in plan.layer.named_parameters())
+    stored = (*plan.layer.named_parameters(), *plan.layer.named_buffers())
+    sizes = tuple((name, each.shape) for name, each in stored)
     norms = tuple((role, norm.eps, norm.offset, norm.wide) for role, norm in plan.norms.items())
     return modules, sizes, norms, plan.activation, plan.rotary, plan.heads, plan.kv_heads, tuple(plan.kept)
 
@@ -80,13 +82,14 @@ def _copied(plan: Plan) -> nn.Module:
     """The layer in float32 on the CPU with random weights, without hooks, its strange pieces replaced by plain ones."""
     memo: dict[int, Any] = {}
     generator = torch.Generator().manual_seed(0)
-    for role in plan.kept.keys() - {"ATTENTION", "ACTIVATION"}:
+    packed = {role for role, piece in plan.pieces.items() if isinstance(piece, QuantizedLinear)}
+    for role in (plan.kept.keys() | packed) - {"ATTENTION", "ACTIVATION"}:
         module: Any = plan.pieces[role]
-        linear = role in LINEARS
-        plain = (
-            nn.Linear(module.in_features, module.out_features) if linear else nn.RMSNorm(len(module.weight))
-        )
-        memo[id(module)] = plain
+        if role in LINEARS:
+            bias = getattr(module, "bias", None) is not None
+            memo[id(module)] = nn.Linear(module.in_features, module.out_features, bias=bias)
+        else:
+            memo[id(module)] = nn.RMSNorm(len(module.weight))
     for module in plan.layer.modules():
         memo |= {id(table): OrderedDict() for table in (*hooks(module), module._backward_hooks)}
     for parameter in plan.layer.parameters():

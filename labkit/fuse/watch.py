@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labkit.fuse.pieces import hooks
+from labkit.models.linear import QuantizedLinear
 
 
 class Watch:
@@ -34,15 +35,18 @@ class Watch:
 
     def add(self, module: nn.Module) -> None:
         """Watch one more module."""
-        for table in (module._modules, module._parameters):
+        packed: list[Any] = [module._buffers] if isinstance(module, QuantizedLinear) else []
+        tables: list[Any] = [module._modules, module._parameters, *packed]
+        for table in tables:
             self._tables += [table] * len(table)
             self._keys += table.keys()
             self._values += table.values()
         if self._closely:
-            tables = list(hooks(module))
-            self._hooks += tables
-            self._hooked += map(len, tables)
-            new = [weight for weight in module._parameters.values() if weight is not None]
+            around = list(hooks(module))
+            self._hooks += around
+            self._hooked += map(len, around)
+            stored = [each for table in tables[1:] for each in table.values()]
+            new = [weight for weight in stored if weight is not None]
             self._weights += new
             self._places += [weight.data_ptr() for weight in new]
 

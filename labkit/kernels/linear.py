@@ -202,21 +202,30 @@ def _multiply(
         wide = kernels.INTERPRETED or x.dtype == torch.float32  # the interpreter multiplies the bits of bf16
         kernels.tile_kernel[grid](*places, n, k, weight.stride(0), splits, tokens, x.stride(0),
                                   TOKENS=padded(tokens), WIDE=wide, **cut)  # fmt: skip
-    if split and counters is None:
-        numbers = tokens * n
-        kernels.combine_kernel[(-(-numbers // COMBINED),)](
-            scratch,
-            bias,
-            add,
-            out,
-            n,
-            numbers,
-            splits,
-            BLOCK=COMBINED,
-            ACTIVATION=activation,
-            num_warps=4,
-            **early,
-        )
+    if split and scratch is not None and counters is None:
+        combine(scratch, bias, add, out, splits, activation, pdl)
+
+
+def combine(
+    shares: Tensor,
+    bias: Tensor | None,
+    add: Tensor | None,
+    out: Tensor,
+    splits: int,
+    activation: str | None,
+    pdl: bool,
+) -> None:
+    """The second launch of a split product whose programs are not counted: out = epilogue(Σ shares).
+
+    Args:
+        shares: float32 [splits · T · N].
+        out: [T, N].
+    """
+    numbers = out.numel()
+    _kernels().combine_kernel[(-(-numbers // COMBINED),)](
+        shares, bias, add, out, out.shape[1], numbers, splits, BLOCK=COMBINED, ACTIVATION=activation, num_warps=4,
+        PDL=pdl, **dependent(pdl),
+    )  # fmt: skip
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:

@@ -51,7 +51,7 @@ def _leave(value, bias, add, out, partial, counters, columns, places, mask, numb
         # a reader on another processor must find the share, so it is written past this processor's own cache
         tl.store(partial + tl.program_id(1) * numbers + places, value, mask=mask, cache_modifier=".cg")
         if COUNTED:
-            counter = counters + tl.program_id(0)
+            counter = counters + tl.program_id(2) * tl.num_programs(0) + tl.program_id(0)
             tl.debug_barrier()  # every thread has written before one of them counts
             before = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu")
             if before == splits - 1:

@@ -87,24 +87,24 @@ def _runs(
         product = partial(launch, add=add, counters=counters, tiling=tiling, pdl=True)  # as fused layers do
         name = str(tiling)
         try:
-            wrong = _wrong(product(x, weights[0]), expected)
-            if not wrong:
-                runs[name], tilings[name] = _captured(product, x, weights), tiling
-        except (RuntimeError, _triton_error()) as error:  # too much shared memory, or no such dot
-            wrong = f"{type(error).__name__}: {error}"
-        if wrong:
-            refused[f"{tuning.key(operation(padded(tokens)), dtype, (n, k))} {name}"] = wrong
+            off = wrong(product(x, weights[0]), expected)
+            if not off:
+                runs[name], tilings[name] = captured(product, x, weights), tiling
+        except (RuntimeError, triton_error()) as error:  # too much shared memory, or no such dot
+            off = f"{type(error).__name__}: {error}"
+        if off:
+            refused[f"{tuning.key(operation(padded(tokens)), dtype, (n, k))} {name}"] = off
     return runs, tilings
 
 
-def _wrong(out: Tensor, expected: Tensor) -> str:
+def wrong(out: Tensor, expected: Tensor) -> str:
     """Why a candidate's result cannot be used; empty if it can. A NaN is no match."""
     slack = max(4 * torch.finfo(out.dtype).eps, 1e-5)  # in float32 the order of a long sum shows
     far = ~((out.double() - expected).abs() <= slack * (expected.abs() + expected.abs().mean()))
     return f"{int(far.sum())} of {out.numel()} outputs are wrong" if bool(far.any()) else ""
 
 
-def _captured(product: Callable[..., Tensor], x: Tensor, weights: list[Tensor]) -> Callable[[], object]:
+def captured(product: Callable[..., Tensor], x: Tensor, weights: Sequence[Any]) -> Callable[[], object]:
     """One call for all weights: a graph's replay on a GPU."""
 
     def walk() -> None:
@@ -128,7 +128,7 @@ def _interpreted() -> bool:
     return INTERPRETED
 
 
-def _triton_error() -> type[Exception]:
+def triton_error() -> type[Exception]:
     from triton.errors import TritonError
 
     return TritonError

@@ -17,9 +17,10 @@ from labkit.errors import LabkitError
 from labkit.models import fill, memory, sources
 from labkit.models.inflation import inflate
 from labkit.models.lm import LM
+from labkit.models.packed_checkpoint import quiet
 from labkit.models.place import largest_sensible, resolve_device, resolve_dtype
 from labkit.models.presets import PRESETS, inflated_config
-from labkit.models.refuse import TAKEN, refuse_config, refuse_model
+from labkit.models.refuse import TAKEN, packed_here, refuse_config, refuse_model
 
 
 def load(
@@ -88,10 +89,19 @@ def _checkpoint(
     except Exception as error:  # a model class may trip over its settings in any way
         raise LabkitError(f"{name} cannot be built from its config.json: {error}.", TAKEN) from error
     refuse_model(skeleton, name)
-    memory.require(name, fill.stored_bytes(skeleton), device, dtype, _vocab())
+    packed = packed_here(config)
+    if packed and random_weights:
+        raise LabkitError(
+            f"{name} is quantised: there are no random weights of it.", "Load the original model."
+        )
+    if not packed:
+        memory.require(name, fill.stored_bytes(skeleton), device, dtype, _vocab())
     if random_weights:
         return fill.materialise(config, device=device, dtype=dtype, seed=seed), folder
     folder = sources.weights_folder(name, folder)
+    if packed:
+        stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+        memory.require(name, stored, device, dtype, _vocab())
     return _from_folder(folder, name, dtype).to(device), folder  # type: ignore[arg-type]
 
 
@@ -133,22 +143,20 @@ def _read_config(folder: Path, name: str) -> Any:
 def _from_folder(folder: Path, name: str, dtype: torch.dtype) -> PreTrainedModel:
     """Read safetensors weights; every weight of the architecture must be there in its shape."""
     auto: Any = AutoModelForCausalLM
-    bars = transformers.utils.logging.is_progress_bar_enabled()
-    transformers.utils.logging.disable_progress_bar()  # a bar in a notebook's output changes at every run
     try:
-        model, report = auto.from_pretrained(
-            folder,
-            dtype=dtype,
-            use_safetensors=True,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
-        )
+        with quiet():
+            model, report = auto.from_pretrained(
+                folder,
+                dtype=dtype,
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+            )
+    except LabkitError:
+        raise
     except Exception as error:  # safetensors, JSON and shape errors share no base class
         raise LabkitError(f"The weights of {name} cannot be read: {error}.", "Fetch them again.") from error
-    finally:
-        if bars:
-            transformers.utils.logging.enable_progress_bar()
     absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
     if absent:
         raise LabkitError(

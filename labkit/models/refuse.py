@@ -62,9 +62,16 @@ def _reason(config: Any) -> str | None:
         return "it uses multi-head latent attention (MLA), whose cache holds no keys and values"
     if other_layers:
         return f"some of its layers are of the kind {', '.join(other_layers)}"
-    if getattr(config, "quantization_config", None):
+    if getattr(config, "quantization_config", None) and not packed_here(config):
         return "its weights are already quantised; take the original ones and quantise them here"
     return None
+
+
+def packed_here(config: Any) -> bool:
+    """Whether a checkpoint's weights were packed by labkit (labkit/models/packed_checkpoint.py)."""
+    found = getattr(config, "quantization_config", None)
+    method = found.get("quant_method") if isinstance(found, dict) else getattr(found, "quant_method", None)
+    return method == "labkit"
 
 
 def refuse_model(model: PreTrainedModel, name: str) -> None:
