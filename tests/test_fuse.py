@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import weakref
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from labkit.batch.build import engine_for
 from labkit.batch.request import Request
 from labkit.cache import Chunk, PagedCache, Recompute, forward, install, remove
 from labkit.errors import LabkitError
-from labkit.fuse import applied, operations, shapes
+from labkit.fuse import applied, merge, operations, shapes
 from labkit.fuse import layer as fused_layer
 from labkit.fuse.match import match
 from labkit.kernels.layout import Layout
@@ -581,6 +582,51 @@ def test_a_failure_midway_leaves_the_model_as_it_was(monkeypatch):
     assert not any("forward" in vars(module) for module in model.modules())
     storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
     assert len(set(storages)) == len(before) and "_labkit_fuse" not in vars(model)
+
+
+def test_a_merge_that_fails_at_its_biases_leaves_nothing_merged(monkeypatch):
+    model = build("qwen2")
+    plain, own = merge.Merged._adopt, set(model.parameters())
+
+    def adopt(self, parameters):
+        if parameters[0] in own and parameters[0].ndim == 1:
+            raise torch.OutOfMemoryError("no room")
+        return plain(self, parameters)
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr(merge.Merged, "_adopt", adopt)
+        fuse.apply(lm_of(model))
+    storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
+    assert len(set(storages)) == len(storages)
+    assert not fuse.apply(lm_of(model)).kept
+
+
+def test_removing_frees_the_merged_weights_one_by_one(monkeypatch):
+    model = build("qwen2")
+    fuse.apply(lm_of(model))
+    merged = [weakref.ref(each.weight) for each in vars(model)[applied.STATE]._merged]
+    plain, alive = merge.Merged.release, []
+
+    def release(self):
+        alive.append(sum(each() is not None for each in merged))
+        plain(self)
+
+    monkeypatch.setattr(merge.Merged, "release", release)
+    fuse.remove(lm_of(model))
+    assert alive == [8, 7, 6, 5, 4, 3, 2, 1], "while one is copied, those before it must be gone"
+
+
+def test_a_model_made_in_inference_mode(fused_steps):
+    with torch.inference_mode():
+        model = build("qwen2")
+    lm, wanted = lm_of(model), run(model)
+    fuse.apply(lm)
+    equal(run(model), wanted)
+    assert fused_steps
+    with torch.no_grad():
+        assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+    fuse.remove(lm)
+    assert torch.equal(run(model), wanted)
 
 
 def test_a_mask_with_kv_is_refused():

@@ -134,14 +134,18 @@ class Applied:
         """Undo everything, and leave alone what others have put in its place since."""
         for hook in self._hooks:
             hook.remove()
-        for module, forward in self._replaced:
-            if vars(module).get("forward") == forward:
-                del module.forward
-        for merged in self._merged:
-            merged.release()
-        self._hooks, self._replaced, self._merged, self._watch = [], [], [], Watch()
+        while self._replaced:  # forwards hold merged weights, which must go one by one as they are copied below
+            self._restore(*self._replaced.pop())
+        while self._merged:
+            self._merged[-1].release()
+            self._merged.pop()
+        self._hooks, self._watch = [], Watch()
         if getattr(self.model, STATE, None) is self:
             delattr(self.model, STATE)
+
+    def _restore(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        if vars(module).get("forward") == forward:
+            del module.forward
 
     def _install_ends(self, sources: Sources, launching: Launching) -> None:
         """The norm after the last layer, and the projection to logits."""

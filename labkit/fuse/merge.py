@@ -27,14 +27,21 @@ class Merged:
 
     def __init__(self, linears: Sequence[nn.Linear]) -> None:
         self._owned: list[tuple[nn.Parameter, int]] = []
-        self.weight = self._adopt([cast(nn.Parameter, linear.weight) for linear in linears])
         biases = [linear.bias for linear in linears if linear.bias is not None]
-        self.bias = self._adopt(biases) if biases else None
+        try:
+            self.weight = self._adopt([cast(nn.Parameter, linear.weight) for linear in linears])
+            self.bias = self._adopt(biases) if biases else None
+        except BaseException:
+            self.release()
+            raise
 
-    @torch.inference_mode(False)  # else nobody could train the weights later
     @torch.no_grad()
     def _adopt(self, parameters: list[nn.Parameter]) -> Tensor:
         first = parameters[0]
+        with _born_like(first):
+            return self._stacked(first, parameters)
+
+    def _stacked(self, first: nn.Parameter, parameters: list[nn.Parameter]) -> Tensor:
         merged = torch.empty(
             sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
         )
@@ -52,14 +59,20 @@ class Merged:
         """Whether the Parameters are still views; moving a model to another device or dtype ends that."""
         return all(parameter.data_ptr() == address for parameter, address in self._owned)
 
-    @torch.inference_mode(False)
     @torch.no_grad()
     def release(self) -> None:
         """Give the Parameters that are still views memory of their own."""
         for parameter, address in self._owned:
             if parameter.data_ptr() == address:
-                parameter.data = parameter.data.clone()
+                with _born_like(parameter):
+                    parameter.data = parameter.data.clone()
         self._owned.clear()
+
+
+def _born_like(parameter: nn.Parameter) -> torch.inference_mode:
+    """Data for a Parameter must be made in the mode that it was made in: with an ordinary one's made in inference mode
+    nobody could train it later, and an inference tensor with ordinary data can no longer be used at all."""
+    return torch.inference_mode(parameter.is_inference())
 
 
 class Owners:
