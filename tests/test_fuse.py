@@ -12,6 +12,12 @@ from tiny_models import tiny_llama, tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, GraniteConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import (
+    ALL_ATTENTION_FUNCTIONS,
+    apply_rotary_pos_emb,
+    eager_attention_forward,
+)
 
 from labkit import fuse
 from labkit.batch.build import engine_for
@@ -438,6 +444,7 @@ def test_what_changes_after_apply_is_noticed():
             "replaced",
         ),
         (lambda m: setattr(m.model.norm, "weight", nn.Parameter(torch.ones(48).double())), "replaced"),
+        (lambda m: setattr(m.get_submodule(layer + "act_fn"), "forward", torch.zeros_like), "replaced"),
         (lambda m: m.float(), "moved, converted or copied"),
     ):
         model = changed(change)
@@ -445,6 +452,53 @@ def test_what_changes_after_apply_is_noticed():
             run(model)
         fuse.remove(lm_of(model))
         assert run(model).isfinite().all()
+
+
+def test_a_model_that_was_moved_is_noticed_without_merged_weights_too(monkeypatch):
+    model = build("llama")
+    fuse.apply(lm_of(model), merge=False)
+    monkeypatch.setattr(
+        type(model), "device", torch.device("cuda", 1)
+    )  # whose kernels need counters of their own
+    with torch.no_grad(), pytest.raises(LabkitError, match="moved"):
+        model(input_ids=torch.ones(1, 3, dtype=torch.long), kv=Store(None, None))
+
+
+class Windowed(modeling_llama.LlamaAttention):
+    """Takes its window from the call."""
+
+    # fmt: off
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, past_key_values=None, window=4,
+                **kwargs):
+        input_shape = hidden_states.shape[:-1]
+        hidden_shape = (*input_shape, -1, self.head_dim)
+        query_states = self.q_proj(hidden_states).view(hidden_shape).transpose(1, 2)
+        key_states = self.k_proj(hidden_states).view(hidden_shape).transpose(1, 2)
+        value_states = self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2)
+        cos, sin = position_embeddings
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        if past_key_values is not None:
+            key_states, value_states = past_key_values.update(key_states, value_states, self.layer_idx)
+        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward)
+        attn_output, attn_weights = attention_interface(
+            self, query_states, key_states, value_states, attention_mask, scaling=self.scaling,
+            sliding_window=window, **kwargs)
+        attn_output = attn_output.reshape(*input_shape, -1).contiguous()
+        attn_output = self.o_proj(attn_output)
+        return attn_output, attn_weights
+    # fmt: on
+
+
+def test_a_term_that_depends_on_the_call_leaves_the_layer_alone(fused_steps):
+    model = build("llama")
+    model.model.layers[2].self_attn.__class__ = Windowed
+    wanted = run(model)
+    kept = fuse.apply(lm_of(model)).kept
+    assert [(each.module, each.part) for each in kept] == [("model.layers.2", "")]
+    assert "sliding_window = window" in kept[0].reason
+    equal(run(model), wanted)
+    assert set(fused_steps) == {0, 1, 3}
 
 
 def test_tied_and_uneven_projections_are_not_merged(fused_steps):

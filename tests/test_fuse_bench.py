@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from labkit import results
+from labkit import fuse, results
 from labkit.batch import bench, bench_fuse, fuse_parts, rungs
 from labkit.batch.fuse_parts import Plan, plan_for
 from labkit.batch.rungs import RUNGS, Rung, in_rounds, standing
 from labkit.errors import LabkitError
-from labkit.fuse import bench_attention, bench_kernels
+from labkit.fuse import bench_attention, bench_kernels, compiled
 from labkit.fuse.contest import contest, copies
 from labkit.models import load
 from labkit.profile import Ceilings, shape_of
@@ -165,6 +165,18 @@ def test_a_request_that_fails_is_no_measurement():
         lm.model.get_decoder().forward = lambda *args, **kwargs: 1 / 0
         with pytest.raises(RuntimeError, match="ZeroDivision"):
             rungs.answer(engine, [1, 2, 3], 4, 0)
+
+
+def test_a_rung_is_what_it_says_whatever_stood_before():
+    lm = load("labcoder-draft", device="cpu")
+    layer = lm.model.get_decoder().layers[0]
+    fuse.apply(lm)
+    with standing(lm, rungs.PLAIN, rows=1, blocks=4):
+        assert "forward" not in vars(layer)
+    compiled.apply(lm, backend="eager")
+    with standing(lm, Rung("fused", {}), rows=1, blocks=4):
+        assert vars(lm.model)["_labkit_fuse"].report.applied["model.layers.0"]
+    assert "forward" not in vars(layer)
 
 
 def test_a_contest_reports_failures_and_differences():

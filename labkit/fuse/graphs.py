@@ -128,7 +128,10 @@ class StepGraphs:
 
 
 def _check(model: nn.Module) -> None:
-    """Refuse a model with hooks of others: their Python would run once, when steps are captured."""
+    """Refuse a model with hooks of others: their Python would run once, when steps are captured. And one in training,
+    whose layers run their own code, which takes rows from the host: as they were cut when captured."""
+    if any(module.training for module in model.modules()):
+        raise LabkitError("the model is in training mode; call model.eval()")
     for name, module in model.named_modules():
         for table in hooks(module):
             if any(not str(getattr(hook, "__module__", "")).startswith("labkit.") for hook in foreign(table)):

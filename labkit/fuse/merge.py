@@ -35,23 +35,18 @@ class Merged:
             self.release()
             raise
 
-    @torch.no_grad()
     def _adopt(self, parameters: list[nn.Parameter]) -> Tensor:
-        first = parameters[0]
-        with _born_like(first):
-            return self._stacked(first, parameters)
-
-    def _stacked(self, first: nn.Parameter, parameters: list[nn.Parameter]) -> Tensor:
-        merged = torch.empty(
-            sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
-        )
-        start = 0
-        for parameter in parameters:
-            rows = merged[start : start + len(parameter)]
-            rows.copy_(parameter)
-            parameter.data = rows
-            self._owned.append((parameter, rows.data_ptr()))
-            start += len(parameter)
+        first, start = parameters[0], 0
+        with _born_like(first), torch.no_grad():  # in this order: leaving inference mode switches gradients on
+            merged = torch.empty(
+                sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
+            )
+            for parameter in parameters:
+                rows = merged[start : start + len(parameter)]
+                rows.copy_(parameter)
+                parameter.data = rows
+                self._owned.append((parameter, rows.data_ptr()))
+                start += len(parameter)
         return merged
 
     @property
@@ -59,12 +54,11 @@ class Merged:
         """Whether the Parameters are still views; moving a model to another device or dtype ends that."""
         return all(parameter.data_ptr() == address for parameter, address in self._owned)
 
-    @torch.no_grad()
     def release(self) -> None:
         """Give the Parameters that are still views memory of their own."""
         for parameter, address in self._owned:
             if parameter.data_ptr() == address:
-                with _born_like(parameter):
+                with _born_like(parameter), torch.no_grad():
                     parameter.data = parameter.data.clone()
         self._owned.clear()
 

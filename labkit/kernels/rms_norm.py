@@ -28,8 +28,6 @@ from labkit.kernels.device import compiles, dependent, power
 LARGEST = 32768
 """Numbers in a token's hidden state up to which a program can hold it in registers."""
 
-"""What the elementwise kernels compute on, always through float32."""
-
 
 @dataclass(frozen=True, eq=False)
 class Norm:
