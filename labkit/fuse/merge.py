@@ -37,7 +37,7 @@ class Merged:
 
     def _adopt(self, parameters: list[nn.Parameter]) -> Tensor:
         first, start = parameters[0], 0
-        with _born_like(first), torch.no_grad():  # in this order: leaving inference mode switches gradients on
+        with _born_like(first), torch.no_grad():  # in this order: the first may switch gradients on
             merged = torch.empty(
                 sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
             )

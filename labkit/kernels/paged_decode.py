@@ -39,7 +39,7 @@ from labkit.kernels.pages import Pages
 
 LOG2E = math.log2(math.e)
 MOST_SHARES = 128
-LEAST_SHARE = 64  # tokens: below it a share costs more to start and to combine than it saves (measured on an H200)
+LEAST_SHARE = 64  # tokens: a smaller share costs more than it saves (measured on an H200)
 
 
 def decode(
