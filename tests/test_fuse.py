@@ -396,6 +396,22 @@ def test_a_strange_linear_layer_is_called_as_it_is(kind, where, fused_steps):
     assert set(fused_steps) == {0, 1, 2, 3}
 
 
+def test_a_weight_that_is_not_contiguous_says_so():
+    model = build("llama")
+    linear = model.model.layers[1].mlp.down_proj
+    linear.weight = nn.Parameter(linear.weight.detach().T.contiguous().T)
+    kept = fuse.apply(lm_of(model)).kept
+    assert [each.reason for each in kept] == ["its weight is not contiguous in memory"]
+
+
+def test_random_numbers_go_on_as_if_nothing_had_been_applied():
+    model = build("llama")
+    model.model.layers[1].mlp.up_proj = wrapped(model.model.layers[1].mlp.up_proj)  # its stand-in is drawn
+    before = torch.get_rng_state()
+    fuse.apply(lm_of(model))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_hooks_keep_running(fused_steps):
     model, seen = build("gemma2"), []
     lm, wanted = lm_of(model), run(model)

@@ -156,6 +156,7 @@ def launch(
     out = torch.empty(rows, heads, dim, dtype=query.dtype, device=query.device) if out is None else out
     if not rows:
         return out
+    visible = visible.contiguous()
     tuning = tuning or default_tuning(dim, group, pages.keys.element_size())
     tokens = table.shape[1] * pages.block_size
     shares = shares or choose_shares(rows * kv_heads, min(tokens, window or tokens), processors(query.device))

@@ -108,7 +108,7 @@ def launch(
             device (Hopper and later; compiled only).
     """
     hidden = x.shape[-1]
-    x = x.contiguous()
+    x, weight = x.contiguous(), weight.contiguous()
     add = add if add is None else add.contiguous()
     normed = torch.empty_like(x)
     summed = x if add is None else torch.empty_like(x)
