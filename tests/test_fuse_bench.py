@@ -194,6 +194,15 @@ def test_a_contest_reports_failures_and_differences():
     assert found["off"]["calls"] == 6 and len(found["off"]["runs"]) == 3
 
 
+def test_what_gives_no_numbers_takes_no_part_in_a_contest():
+    calls = {"nan": lambda x: x * torch.nan, "inf": lambda x: x * torch.inf, "base": lambda x: x}
+    for baseline in calls:
+        found = contest(calls, [(torch.ones(3),)], CPU, baseline=baseline, repeats=2)
+        results.to_plain(found)  # a record with a NaN is refused, with all that was measured beside it
+        assert found["base"]["difference"] == 0 and "seconds" in found["base"]
+        assert all("NaN" in found[name]["unavailable"] for name in ("nan", "inf"))
+
+
 def test_copies_exceed_the_cache_where_they_can():
     assert copies(10, 1000) == (64, False)
     assert copies(100, 1000) == (40, True)

@@ -135,7 +135,7 @@ def launch(
     tokens, rotated = cos.shape
     dim = qkv.shape[1] // (heads + 2 * kv_heads)
     qkv, norm = qkv.contiguous(), q_norm
-    vectors = slots, q_norm and q_norm.weight, k_norm and k_norm.weight
+    vectors = slots, *(each.weight if each else None for each in (q_norm, k_norm))
     q = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
     k = torch.empty(tokens, kv_heads, dim, dtype=qkv.dtype, device=qkv.device)
     v = qkv.view(tokens, heads + 2 * kv_heads, dim)[:, heads + kv_heads :]
