@@ -86,6 +86,27 @@ def test_rms_norm(hidden, options, dtype):
         torch.testing.assert_close(normed, expected, **close)
 
 
+def every_other(x):
+    """The same vector, with other numbers between its own in memory."""
+    return torch.stack((x, torch.full_like(x, 3)), -1)[..., 0]
+
+
+def test_vectors_need_not_be_contiguous():
+    torch.manual_seed(0)
+    x, weight = randn(5, 64), randn(64)
+    wanted = rms_norm.launch(x, weight, 1e-5)[0]
+    assert torch.equal(rms_norm.launch(x, every_other(weight), 1e-5)[0], wanted)
+    qkv, cos, sin, weight = randn(5, 6 * 16), randn(5, 16, scale=1.0), randn(5, 16, scale=1.0), randn(16)
+    slots = torch.tensor([5, 0, 7, 2, 3], device=DEVICE)
+    found = []
+    for each in (torch.clone, every_other):
+        norm, store = Norm(each(weight), 1e-5), pages.allocate(3, 4, 2, 16, torch.float32, DEVICE)
+        options = {"heads": 2, "kv_heads": 2, "q_norm": norm, "k_norm": norm}
+        q, k, _ = rope.launch(qkv, cos, sin, pages=store, slots=each(slots), **options)
+        found.append((q, k, store.keys, store.values))
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
+
+
 def test_rms_norm_of_a_wide_token_and_of_more_dimensions():
     torch.manual_seed(0)
     x, weight = randn(1, 3, 16000), randn(16000, scale=1.0)

@@ -111,6 +111,15 @@ def test_a_row_gives_the_same_bits_in_any_company():
         assert torch.equal(alone, together[one])
 
 
+def test_lengths_may_be_a_column_of_a_table():
+    rows = Rows(5, [1] * 5, LENGTHS, 16, heads=6, kv_heads=2, dim=64, dtype=torch.float32)
+    given, visible = (rows.query, rows.pages, rows.table), rows.layout.visible
+    column = torch.stack((visible, torch.full_like(visible, 3)), 1)[:, 0]
+    for shares in (1, 3):
+        wanted = paged_decode.launch(*given, visible, scale=0.1, shares=shares)
+        assert torch.equal(paged_decode.launch(*given, column, scale=0.1, shares=shares), wanted)
+
+
 def test_a_nan_stays_in_its_row():
     rows = Rows(5, [1] * 5, LENGTHS, 16, heads=6, kv_heads=2, dim=64, dtype=torch.float32)
     rows.pages.keys[rows.table[1, 2].item(), 3, 0] = torch.nan

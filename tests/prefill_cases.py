@@ -166,6 +166,12 @@ def test_what_a_window_has_left_behind_is_never_read(block_size, quantised):
     torch.testing.assert_close(out.double(), expected, rtol=2e-5, atol=2e-5)
 
 
+def test_starts_and_lengths_may_be_columns_of_a_table():
+    packed = arguments(rows())
+    columns = [torch.stack((each, torch.full_like(each, 3)), 1)[:, 0] for each in packed[3:]]
+    assert torch.equal(run((*packed[:3], *columns), scale=0.1), run(packed, scale=0.1))
+
+
 def test_large_scores_do_not_overflow_and_a_view_of_merged_projections_is_read_in_place():
     some = rows(2, 3, 64)
     packed = arguments(some)

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import weakref
 
 import pytest
 import torch
@@ -11,13 +12,19 @@ from tiny_models import tiny_llama, tiny_tokenizer
 from torch import nn
 from transformers import AutoModelForCausalLM, GraniteConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.models.llama import modeling_llama
+from transformers.models.llama.modeling_llama import (
+    ALL_ATTENTION_FUNCTIONS,
+    apply_rotary_pos_emb,
+    eager_attention_forward,
+)
 
 from labkit import fuse
 from labkit.batch.build import engine_for
 from labkit.batch.request import Request
 from labkit.cache import Chunk, PagedCache, Recompute, forward, install, remove
 from labkit.errors import LabkitError
-from labkit.fuse import applied, operations, shapes
+from labkit.fuse import applied, merge, operations, shapes
 from labkit.fuse import layer as fused_layer
 from labkit.fuse.match import match
 from labkit.kernels.layout import Layout
@@ -389,6 +396,22 @@ def test_a_strange_linear_layer_is_called_as_it_is(kind, where, fused_steps):
     assert set(fused_steps) == {0, 1, 2, 3}
 
 
+def test_a_weight_that_is_not_contiguous_says_so():
+    model = build("llama")
+    linear = model.model.layers[1].mlp.down_proj
+    linear.weight = nn.Parameter(linear.weight.detach().T.contiguous().T)
+    kept = fuse.apply(lm_of(model)).kept
+    assert [each.reason for each in kept] == ["its weight is not contiguous in memory"]
+
+
+def test_random_numbers_go_on_as_if_nothing_had_been_applied():
+    model = build("llama")
+    model.model.layers[1].mlp.up_proj = wrapped(model.model.layers[1].mlp.up_proj)  # its stand-in is drawn
+    before = torch.get_rng_state()
+    fuse.apply(lm_of(model))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_hooks_keep_running(fused_steps):
     model, seen = build("gemma2"), []
     lm, wanted = lm_of(model), run(model)
@@ -437,6 +460,7 @@ def test_what_changes_after_apply_is_noticed():
             "replaced",
         ),
         (lambda m: setattr(m.model.norm, "weight", nn.Parameter(torch.ones(48).double())), "replaced"),
+        (lambda m: setattr(m.get_submodule(layer + "act_fn"), "forward", torch.zeros_like), "replaced"),
         (lambda m: m.float(), "moved, converted or copied"),
     ):
         model = changed(change)
@@ -444,6 +468,53 @@ def test_what_changes_after_apply_is_noticed():
             run(model)
         fuse.remove(lm_of(model))
         assert run(model).isfinite().all()
+
+
+def test_a_model_that_was_moved_is_noticed_without_merged_weights_too(monkeypatch):
+    model = build("llama")
+    fuse.apply(lm_of(model), merge=False)
+    monkeypatch.setattr(
+        type(model), "device", torch.device("cuda", 1)
+    )  # whose kernels need counters of their own
+    with torch.no_grad(), pytest.raises(LabkitError, match="moved"):
+        model(input_ids=torch.ones(1, 3, dtype=torch.long), kv=Store(None, None))
+
+
+class Windowed(modeling_llama.LlamaAttention):
+    """Takes its window from the call."""
+
+    # fmt: off
+    def forward(self, hidden_states, position_embeddings=None, attention_mask=None, past_key_values=None, window=4,
+                **kwargs):
+        input_shape = hidden_states.shape[:-1]
+        hidden_shape = (*input_shape, -1, self.head_dim)
+        query_states = self.q_proj(hidden_states).view(hidden_shape).transpose(1, 2)
+        key_states = self.k_proj(hidden_states).view(hidden_shape).transpose(1, 2)
+        value_states = self.v_proj(hidden_states).view(hidden_shape).transpose(1, 2)
+        cos, sin = position_embeddings
+        query_states, key_states = apply_rotary_pos_emb(query_states, key_states, cos, sin)
+        if past_key_values is not None:
+            key_states, value_states = past_key_values.update(key_states, value_states, self.layer_idx)
+        attention_interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+            self.config._attn_implementation, eager_attention_forward)
+        attn_output, attn_weights = attention_interface(
+            self, query_states, key_states, value_states, attention_mask, scaling=self.scaling,
+            sliding_window=window, **kwargs)
+        attn_output = attn_output.reshape(*input_shape, -1).contiguous()
+        attn_output = self.o_proj(attn_output)
+        return attn_output, attn_weights
+    # fmt: on
+
+
+def test_a_term_that_depends_on_the_call_leaves_the_layer_alone(fused_steps):
+    model = build("llama")
+    model.model.layers[2].self_attn.__class__ = Windowed
+    wanted = run(model)
+    kept = fuse.apply(lm_of(model)).kept
+    assert [(each.module, each.part) for each in kept] == [("model.layers.2", "")]
+    assert "sliding_window = window" in kept[0].reason
+    equal(run(model), wanted)
+    assert set(fused_steps) == {0, 1, 3}
 
 
 def test_tied_and_uneven_projections_are_not_merged(fused_steps):
@@ -581,6 +652,51 @@ def test_a_failure_midway_leaves_the_model_as_it_was(monkeypatch):
     assert not any("forward" in vars(module) for module in model.modules())
     storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
     assert len(set(storages)) == len(before) and "_labkit_fuse" not in vars(model)
+
+
+def test_a_merge_that_fails_at_its_biases_leaves_nothing_merged(monkeypatch):
+    model = build("qwen2")
+    plain, own = merge.Merged._adopt, set(model.parameters())
+
+    def adopt(self, parameters):
+        if parameters[0] in own and parameters[0].ndim == 1:
+            raise torch.OutOfMemoryError("no room")
+        return plain(self, parameters)
+
+    with monkeypatch.context() as patch, pytest.raises(torch.OutOfMemoryError):
+        patch.setattr(merge.Merged, "_adopt", adopt)
+        fuse.apply(lm_of(model))
+    storages = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
+    assert len(set(storages)) == len(storages)
+    assert not fuse.apply(lm_of(model)).kept
+
+
+def test_removing_frees_the_merged_weights_one_by_one(monkeypatch):
+    model = build("qwen2")
+    fuse.apply(lm_of(model))
+    merged = [weakref.ref(each.weight) for each in vars(model)[applied.STATE]._merged]
+    plain, alive = merge.Merged.release, []
+
+    def release(self):
+        alive.append(sum(each() is not None for each in merged))
+        plain(self)
+
+    monkeypatch.setattr(merge.Merged, "release", release)
+    fuse.remove(lm_of(model))
+    assert alive == [8, 7, 6, 5, 4, 3, 2, 1], "while one is copied, those before it must be gone"
+
+
+def test_a_model_made_in_inference_mode(fused_steps):
+    with torch.inference_mode():
+        model = build("qwen2")
+    lm, wanted = lm_of(model), run(model)
+    fuse.apply(lm)
+    equal(run(model), wanted)
+    assert fused_steps
+    with torch.no_grad():
+        assert model(torch.tensor([[1, 2, 3]])).logits.isfinite().all()
+    fuse.remove(lm)
+    assert torch.equal(run(model), wanted)
 
 
 def test_a_mask_with_kv_is_refused():

@@ -6,12 +6,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from labkit import results
+from labkit import fuse, results
 from labkit.batch import bench, bench_fuse, fuse_parts, rungs
 from labkit.batch.fuse_parts import Plan, plan_for
 from labkit.batch.rungs import RUNGS, Rung, in_rounds, standing
 from labkit.errors import LabkitError
-from labkit.fuse import bench_attention, bench_kernels
+from labkit.fuse import bench_attention, bench_kernels, compiled
 from labkit.fuse.contest import contest, copies
 from labkit.models import load
 from labkit.profile import Ceilings, shape_of
@@ -167,6 +167,18 @@ def test_a_request_that_fails_is_no_measurement():
             rungs.answer(engine, [1, 2, 3], 4, 0)
 
 
+def test_a_rung_is_what_it_says_whatever_stood_before():
+    lm = load("labcoder-draft", device="cpu")
+    layer = lm.model.get_decoder().layers[0]
+    fuse.apply(lm)
+    with standing(lm, rungs.PLAIN, rows=1, blocks=4):
+        assert "forward" not in vars(layer)
+    compiled.apply(lm, backend="eager")
+    with standing(lm, Rung("fused", {}), rows=1, blocks=4):
+        assert vars(lm.model)["_labkit_fuse"].report.applied["model.layers.0"]
+    assert "forward" not in vars(layer)
+
+
 def test_a_contest_reports_failures_and_differences():
     def fails(x):
         raise ValueError("no such kernel\nhere")
@@ -180,6 +192,15 @@ def test_a_contest_reports_failures_and_differences():
     assert found["bad"] == {"unavailable": "ValueError: no such kernel"}
     assert found["off"]["difference"] == pytest.approx(0.25) and found["base"]["difference"] == 0
     assert found["off"]["calls"] == 6 and len(found["off"]["runs"]) == 3
+
+
+def test_what_gives_no_numbers_takes_no_part_in_a_contest():
+    calls = {"nan": lambda x: x * torch.nan, "inf": lambda x: x * torch.inf, "base": lambda x: x}
+    for baseline in calls:
+        found = contest(calls, [(torch.ones(3),)], CPU, baseline=baseline, repeats=2)
+        results.to_plain(found)  # a record with a NaN is refused, with all that was measured beside it
+        assert found["base"]["difference"] == 0 and "seconds" in found["base"]
+        assert all("NaN" in found[name]["unavailable"] for name in ("nan", "inf"))
 
 
 def test_copies_exceed_the_cache_where_they_can():

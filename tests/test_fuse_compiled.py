@@ -49,6 +49,20 @@ def test_neither_rows_nor_layers_nor_steps_add_graphs(fresh):
     compiled.remove(lm)
 
 
+def test_hooks_that_come_later_run():
+    model = build("llama")
+    lm, wanted = lm_of(model), run(model)
+    compiled.apply(lm, backend="eager")
+    run(model)
+    hook = model.model.layers[1].mlp.register_forward_hook(lambda module, given, out: 2 * out)
+    found = run(model)
+    compiled.remove(lm)
+    changed = run(model)
+    torch.testing.assert_close(found, changed, rtol=1e-9, atol=1e-9)
+    hook.remove()
+    assert (changed - wanted).abs().max() > 0.1
+
+
 def test_everything_else_runs_the_models_own_code(fresh):
     model = build("qwen2")
     lm, ids = lm_of(model), torch.arange(1, 24)[None]

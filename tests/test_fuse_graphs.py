@@ -17,7 +17,8 @@ from labkit.batch.request import Request
 from labkit.batch.sampling import Sampling
 from labkit.cache.numbers import Numbers, block_table
 from labkit.cache.pack import forward
-from labkit.fuse import operations
+from labkit.errors import LabkitError
+from labkit.fuse import graphs, operations
 from labkit.fuse.buckets import MOST_TOKENS, Bucket, bucket_for, buckets
 from labkit.fuse.graph_inputs import GraphInputs, padded
 from labkit.fuse.watch import Watch
@@ -148,6 +149,15 @@ def test_padded_steps_say_the_same(name, replayed, monkeypatch):
         assert [ticket.first.tokens for ticket in engine.run(asked)] == found
 
 
+def test_a_model_in_training_mode_is_not_captured():
+    model = tiny_llama(0)
+    model.model.layers[1].mlp.up_proj.train()  # as a layer put in later is: nothing depends on it
+    graphs._check(model)
+    model.model.layers[1].train()
+    with pytest.raises(LabkitError, match="training"):
+        graphs._check(model)
+
+
 def test_a_watch_notices_what_it_is_for():
     model = tiny_llama(0)
     loosely, closely = Watch(model.modules()), Watch(model.modules(), closely=True)
@@ -156,6 +166,10 @@ def test_a_watch_notices_what_it_is_for():
     assert loosely.same and not closely.same
     hook.remove()
     assert closely.same
+    model.lm_head.forward = torch.zeros_like
+    assert not loosely.same and not closely.same
+    del model.lm_head.forward
+    assert loosely.same and closely.same
     layer = model.model.layers[0].mlp.down_proj
     layer.weight.data = layer.weight.data.clone()
     assert loosely.same and not closely.same

@@ -60,13 +60,15 @@ RUNGS = (
 
 @contextmanager
 def standing(lm: LM, rung: Rung, **sizes: Any) -> Iterator[Engine]:
-    """An engine on a rung; afterwards the model is as it was.
+    """An engine on a rung, whatever was fused or compiled before; afterwards nothing is.
 
     Args:
         sizes: further arguments of `engine_for`.
     """
     if lm.device.type == "cuda":  # elsewhere there are none
         sizes[GRAPHS] = rung.graphs
+    fuse.remove(lm)
+    compiled.remove(lm)
     try:
         if rung.parts is not None:
             fuse.apply(lm, **rung.parts)

@@ -98,6 +98,7 @@ class Applied:
         self._merged: list[Merged] = []
         self._replaced: list[tuple[nn.Module, Callable[..., Any]]] = []
         self._watch = Watch()
+        self._device = model.device
         self._hooks: list[Any] = []
 
     def install(self) -> None:
@@ -134,14 +135,20 @@ class Applied:
         """Undo everything, and leave alone what others have put in its place since."""
         for hook in self._hooks:
             hook.remove()
-        for module, forward in self._replaced:
-            if vars(module).get("forward") == forward:
-                del module.forward
-        for merged in self._merged:
-            merged.release()
-        self._hooks, self._replaced, self._merged, self._watch = [], [], [], Watch()
+        while (
+            self._replaced
+        ):  # forwards hold merged weights, which must go one by one as they are copied below
+            self._restore(*self._replaced.pop())
+        while self._merged:
+            self._merged[-1].release()
+            self._merged.pop()
+        self._hooks, self._watch = [], Watch()
         if getattr(self.model, STATE, None) is self:
             delattr(self.model, STATE)
+
+    def _restore(self, module: nn.Module, forward: Callable[..., Any]) -> None:
+        if vars(module).get("forward") == forward:
+            del module.forward
 
     def _install_ends(self, sources: Sources, launching: Launching) -> None:
         """The norm after the last layer, and the projection to logits."""
@@ -167,15 +174,15 @@ class Applied:
         self._replaced.append((module, forward))
         self.report.applied[name] = tuple(part for part in self.parts.chosen if part in applied)
         for each in module.modules():  # what the fused forward relies on
-            self._watch.add(each)
+            self._watch.add(each, forward=each is not module)
 
     def _before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.packed = kwargs.get("kv") is not None
         if not self.packed:
             return
         if not self._watch.same:
-            raise LabkitError("A module or a weight of the model was replaced after fuse.apply.", AGAIN)
-        if not all(merged.intact for merged in self._merged):
+            raise LabkitError("A module, a weight or a forward was replaced after fuse.apply.", AGAIN)
+        if self.model.device != self._device or not all(merged.intact for merged in self._merged):
             raise LabkitError("The model was moved, converted or copied after fuse.apply.", AGAIN)
 
     def _after(self, *_: Any) -> None:

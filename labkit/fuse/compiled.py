@@ -24,7 +24,7 @@ Compilation". Cutting at attention is what vLLM does too, and calls piecewise co
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -37,6 +37,7 @@ from labkit.cache.attention import NAME, attention
 from labkit.errors import LabkitError
 from labkit.fuse.applied import decoder_layers
 from labkit.fuse.layer import needs_gradient
+from labkit.fuse.pieces import alive, hooks
 from labkit.models import LM
 
 STATE = "_labkit_compiled"
@@ -90,7 +91,8 @@ class Compiled:
             for kind in set(map(type, layers))
         }
         for layer in layers:
-            layer.forward = Forward(layer, by_type[type(layer)])
+            inner = (table for each in layer.modules() if each is not layer for table in hooks(each))
+            layer.forward = Forward(layer, by_type[type(layer)], tuple(inner))
         self._hook = model.base_model.register_forward_pre_hook(self._before, with_kwargs=True)
 
     def remove(self) -> None:
@@ -110,13 +112,19 @@ class Compiled:
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """A layer's forward: compiled for packed steps, its own for everything else, training and `generate` included."""
+    """A layer's forward: compiled for packed steps, its own for everything else, training and `generate` included.
+
+    Args:
+        hooks: of the submodules. Compiled code does not notice that some came, so while there are any it does not run.
+    """
 
     layer: nn.Module
     compiled: Callable[..., Any]
+    hooks: tuple[Mapping[int, Any], ...]
 
     def __call__(self, hidden_states: Tensor, *args: Any, **context: Any) -> Any:
-        if context.get("kv") is None or self.layer.training or needs_gradient(self.layer, hidden_states):
+        own = context.get("kv") is None or self.layer.training or any(map(alive, self.hooks))
+        if own or needs_gradient(self.layer, hidden_states):
             return type(self.layer).forward(self.layer, hidden_states, *args, **context)
         return self.compiled(self.layer, hidden_states, *args, **context)
 

@@ -47,7 +47,7 @@ def contest(
 
     Returns:
         name → {"seconds" of one call, "runs" [s] of "calls" calls each, "difference" to the baseline: the largest
-        one of numbers, ÷ the baseline's largest number}, or {"unavailable": why}.
+        one of numbers, ÷ the baseline's largest number}, or {"unavailable": why}: it failed, or gave NaN or infinity.
     """
     found: dict[str, dict[str, Any]] = {}
     walks: dict[str, Callable[[], object]] = {}
@@ -56,10 +56,14 @@ def contest(
     for name in sorted(calls, key=lambda each: each != baseline):
         try:
             out = _first(calls[name](*inputs[0])).double()
-            expected = out if expected is None else expected
-            gap = (out - expected).abs().max() / expected.abs().max().clamp(min=1e-9)
+            wanted = out if expected is None else expected
+            gap = float((out - wanted).abs().max() / wanted.abs().max().clamp(min=1e-9))
+            if not math.isfinite(
+                gap
+            ):  # its time would be no result, and its difference none that can be recorded
+                raise ValueError("it gives NaN or infinity")
             walks[name] = _walk(calls[name], inputs, device)
-            found[name] = {"difference": float(gap)}
+            found[name], expected = {"difference": gap}, wanted
         except Exception as error:  # what does not run here is a finding; the others go on
             found[name] = {"unavailable": reason(error)}
     if walks:

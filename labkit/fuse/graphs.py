@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from labkit.cache.numbers import Numbers
 from labkit.cache.pack import forward
 from labkit.errors import LabkitError
-from labkit.fuse.applied import STATE
+from labkit.fuse.applied import STATE, decoder_layers
 from labkit.fuse.buckets import MOST_TOKENS, Bucket, bucket_for, buckets
 from labkit.fuse.graph_inputs import GraphInputs
 from labkit.fuse.pieces import foreign, hooks
@@ -128,7 +128,10 @@ class StepGraphs:
 
 
 def _check(model: nn.Module) -> None:
-    """Refuse a model with hooks of others: their Python would run once, when steps are captured."""
+    """Refuse a model with hooks of others: their Python would run once, when steps are captured. And one in training,
+    whose layers run their own code, which takes rows from the host: as they were cut when captured."""
+    if any(layer.training for _, layer in decoder_layers(model)):
+        raise LabkitError("the model is in training mode; call model.eval()")
     for name, module in model.named_modules():
         for table in hooks(module):
             if any(not str(getattr(hook, "__module__", "")).startswith("labkit.") for hook in foreign(table)):

@@ -35,15 +35,17 @@ class Merged:
 
     def __init__(self, linears: Sequence[Linear]) -> None:
         self._owned: list[tuple[Tensor, int]] = []
-        first = linears[0]
-        if isinstance(first, QuantizedLinear):
-            self.weight: Tensor | Packed = self._adopt_packed(
-                [cast(QuantizedLinear, each) for each in linears]
-            )
-        else:
-            self.weight = self._adopt([cast(Tensor, each.weight) for each in linears])
+        self.weight: Tensor | Packed
         biases = [linear.bias for linear in linears if linear.bias is not None]
-        self.bias = self._adopt(biases) if biases else None
+        try:
+            if isinstance(linears[0], QuantizedLinear):
+                self.weight = self._adopt_packed([cast(QuantizedLinear, each) for each in linears])
+            else:
+                self.weight = self._adopt([cast(Tensor, each.weight) for each in linears])
+            self.bias = self._adopt(biases) if biases else None
+        except BaseException:
+            self.release()
+            raise
 
     def _adopt_packed(self, linears: list[QuantizedLinear]) -> Packed:
         """The values, scales and zero points of all, each as one tensor."""
@@ -53,24 +55,23 @@ class Merged:
             for name in ("values", "scales", "zeros")
             if getattr(linears[0], name) is not None
         ]
-        values, scales, zeros = (*tensors, None)[:3]
-        assert values is not None and scales is not None
-        return Packed(values.view(first.values.dtype), scales, zeros, first.format, first.columns)
-
-    @torch.inference_mode(False)  # else nobody could train the weights later
-    @torch.no_grad()
-    def _adopt(self, parameters: Sequence[Tensor]) -> Tensor:
-        first = parameters[0]
-        merged = torch.empty(
-            sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
+        values, scales, *zeros = tensors
+        return Packed(
+            values.view(first.values.dtype), scales, zeros[0] if zeros else None, first.format, first.columns
         )
-        start = 0
-        for parameter in parameters:
-            rows = merged[start : start + len(parameter)]
-            rows.copy_(parameter)
-            parameter.data = rows
-            self._owned.append((parameter, rows.data_ptr()))
-            start += len(parameter)
+
+    def _adopt(self, parameters: Sequence[Tensor]) -> Tensor:
+        first, start = parameters[0], 0
+        with _born_like(first), torch.no_grad():  # in this order: the first may switch gradients on
+            merged = torch.empty(
+                sum(map(len, parameters)), *first.shape[1:], dtype=first.dtype, device=first.device
+            )
+            for parameter in parameters:
+                rows = merged[start : start + len(parameter)]
+                rows.copy_(parameter)
+                parameter.data = rows
+                self._owned.append((parameter, rows.data_ptr()))
+                start += len(parameter)
         return merged
 
     @property
@@ -78,14 +79,19 @@ class Merged:
         """Whether the Parameters and buffers are still views; moving a model to another device or dtype ends that."""
         return all(parameter.data_ptr() == address for parameter, address in self._owned)
 
-    @torch.inference_mode(False)
-    @torch.no_grad()
     def release(self) -> None:
         """Give the Parameters that are still views memory of their own."""
         for parameter, address in self._owned:
             if parameter.data_ptr() == address:
-                parameter.data = parameter.data.clone()
+                with _born_like(parameter), torch.no_grad():
+                    parameter.data = parameter.data.clone()
         self._owned.clear()
+
+
+def _born_like(parameter: Tensor) -> torch.inference_mode:
+    """Data for a Parameter must be made in the mode that it was made in: with an ordinary one's made in inference mode
+    nobody could train it later, and an inference tensor with ordinary data can no longer be used at all."""
+    return torch.inference_mode(parameter.is_inference())
 
 
 class Owners:
@@ -93,7 +99,7 @@ class Owners:
 
     def __init__(self, model: nn.Module) -> None:
         self._uses: dict[int, int] = {}
-        for module in model.modules():
+        for _, module in model.named_modules(remove_duplicate=False):
             for tensor in _tensors(module):
                 address = tensor.untyped_storage().data_ptr()
                 self._uses[address] = self._uses.get(address, 0) + 1

@@ -77,8 +77,10 @@ def linear_reason(module: nn.Module) -> str | None:
     if type(module) is not nn.Linear:
         return f"it is a {type(module).__name__}"
     weight = module.weight
-    if type(weight) is not nn.Parameter or not weight.is_floating_point() or not weight.is_contiguous():
+    if type(weight) is not nn.Parameter or not weight.is_floating_point():
         return f"its weight is a {type(weight).__name__} of {weight.dtype}"
+    if not weight.is_contiguous():
+        return "its weight is not contiguous in memory"
     return altered(module)
 
 

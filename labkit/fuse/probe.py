@@ -64,7 +64,11 @@ def check(plan: Plan) -> None:
         Unfit: the fused layer gives other results, or one of the two cannot be run.
     """
     try:
-        layer = _copied(plan)
+        with torch.random.fork_rng(
+            devices=()
+        ):  # plain pieces draw their weights; the user's next numbers stay
+            torch.manual_seed(0)
+            layer = _copied(plan)
         again = recognise(plan.name, layer, Sources())
         fused = Builder(again, Parts(), Owners(layer), Launching(layer)).build()
         found, wanted = (_run(forward, again) for forward in (fused.forward, layer.forward))

@@ -144,7 +144,10 @@ def _terms(attention: nn.Module, given: dict[str, ast.expr], namespace: dict[str
         if word not in given:
             return None
         code = compile(ast.fix_missing_locations(ast.Expression(given[word])), "<forward>", "eval")
-        return eval(code, namespace, {"self": attention})
+        try:
+            return eval(code, namespace, {"self": attention})
+        except Exception as error:  # it may depend on the call
+            raise Unfit(f"its {word} = {ast.unparse(given[word])} cannot be known before it runs") from error
 
     scale = value("scaling")
     if not isinstance(scale, float | int):

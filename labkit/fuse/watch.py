@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 from operator import is_
 from typing import Any
 
@@ -13,7 +14,7 @@ from labkit.models.linear import QuantizedLinear
 
 
 class Watch:
-    """Remembers what modules hold. Cheap enough to ask before every step.
+    """Remembers what modules hold, and that no forward is put on one of them. Cheap enough to ask before every step.
 
     Args:
         modules: those whose own weights and submodules must stay; what they contain is not looked into.
@@ -25,6 +26,8 @@ class Watch:
         self._tables: list[Any] = []
         self._keys: list[str] = []
         self._values: list[Any] = []
+        self._modules: list[nn.Module] = []
+        self._forwards: list[Any] = []
         self._closely = closely
         self._weights: list[Tensor] = []
         self._places: list[int] = []
@@ -33,8 +36,11 @@ class Watch:
         for module in modules:
             self.add(module)
 
-    def add(self, module: nn.Module) -> None:
-        """Watch one more module."""
+    def add(self, module: nn.Module, *, forward: bool = True) -> None:
+        """Watch one more module; `forward`: its own forward too, which somebody may put in the class's place."""
+        if forward:
+            self._modules.append(module)
+            self._forwards.append(vars(module).get("forward"))
         packed: list[Any] = [module._buffers] if isinstance(module, QuantizedLinear) else []
         tables: list[Any] = [module._modules, module._parameters, *packed]
         for table in tables:
@@ -55,6 +61,7 @@ class Watch:
         """Nothing was replaced since."""
         return (
             all(map(is_, map(dict.get, self._tables, self._keys), self._values))
+            and all(map(is_, map(dict.get, map(vars, self._modules), repeat("forward")), self._forwards))
             and list(map(Tensor.data_ptr, self._weights)) == self._places
             and list(map(len, self._hooks)) == self._hooked
         )

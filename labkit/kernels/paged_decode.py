@@ -43,9 +43,7 @@ MOST_SHARES = 128
 MOST_COUNTED = 4096
 """Numbers that the last program weighs at a time, [shares, head_dim]: with more, registers would be short for all."""
 
-LEAST_SHARE = (
-    64  # tokens: below it a share costs more to start and to combine than it saves (measured on an H200)
-)
+LEAST_SHARE = 64  # tokens: a smaller share costs more than it saves (measured on an H200)
 
 
 def decode(
@@ -169,6 +167,7 @@ def launch(
     out = torch.empty(rows, heads, dim, dtype=query.dtype, device=query.device) if out is None else out
     if not rows:
         return out
+    visible = visible.contiguous()
     tuning = tuning or default_tuning(dim, group, pages.keys.element_size())
     tokens = table.shape[1] * pages.block_size
     shares = shares or choose_shares(rows * kv_heads, min(tokens, window or tokens), processors(query.device))

@@ -144,6 +144,7 @@ def launch(
     kernels = _kernels()
     query = query if query.stride(2) == 1 else query.contiguous()
     table = table if table.stride(1) == 1 else table.contiguous()
+    starts, visible = starts.contiguous(), visible.contiguous()
     tiles = tokens // (tuning.tile_q // group) + rows + 1
     kernels.attend_kernel[(kv_heads, tiles)](
         query, pages.keys, pages.values, pages.key_scales, pages.value_scales, table, starts, visible, out,

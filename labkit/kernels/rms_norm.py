@@ -28,8 +28,6 @@ from labkit.kernels.device import compiles, dependent, power
 LARGEST = 32768
 """Numbers in a token's hidden state up to which a program can hold it in registers."""
 
-"""What the elementwise kernels compute on, always through float32."""
-
 
 @dataclass(frozen=True, eq=False)
 class Norm:
@@ -110,7 +108,7 @@ def launch(
             device (Hopper and later; compiled only).
     """
     hidden = x.shape[-1]
-    x = x.contiguous()
+    x, weight = x.contiguous(), weight.contiguous()
     add = add if add is None else add.contiguous()
     normed = torch.empty_like(x)
     summed = x if add is None else torch.empty_like(x)

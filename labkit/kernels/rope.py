@@ -135,6 +135,7 @@ def launch(
     tokens, rotated = cos.shape
     dim = qkv.shape[1] // (heads + 2 * kv_heads)
     qkv, norm = qkv.contiguous(), q_norm
+    vectors = slots, *(each.weight if each else None for each in (q_norm, k_norm))
     q = torch.empty(tokens, heads, dim, dtype=qkv.dtype, device=qkv.device)
     k = torch.empty(tokens, kv_heads, dim, dtype=qkv.dtype, device=qkv.device)
     v = qkv.view(tokens, heads + 2 * kv_heads, dim)[:, heads + kv_heads :]
@@ -145,7 +146,7 @@ def launch(
         kernels.rope_kernel[(tokens * parts,)](
             qkv, cos.contiguous(), sin.contiguous(), q, k,
             *((pages.keys, pages.values, pages.key_scales, pages.value_scales) if pages else (None,) * 4),
-            slots, q_norm and q_norm.weight, k_norm and k_norm.weight, norm.eps if norm else 0.0,
+            *(each if each is None else each.contiguous() for each in vectors), norm.eps if norm else 0.0,
             HEADS=heads, KV_HEADS=kv_heads, DIM=dim, HALF=rotated // 2, HALF_PAD=power(rotated // 2),
             REST_PAD=power(dim - rotated), TILE=tile, PARTS=parts,
             OFFSET=norm.offset if norm else 0.0, WIDE=bool(norm and norm.wide),
