@@ -88,8 +88,10 @@ def test_linear(tokens, dtype, capability):
     ids=str,
 )
 def test_packed_linear(made, tokens, dtype, capability):
-    if made.kind == "fp8" and capability < 89:
-        pytest.skip("no fp8 before Ada")
+    if (
+        made.kind == "fp8" and capability < 89
+    ):  # there is none before Ada, and packed_linear takes the reference
+        made = Format("int8", 32, symmetric=False)
     x, weight = torch.zeros(tokens, 512, dtype=dtype), quantise(torch.zeros(72, 512, dtype=dtype), made)
     tiling = default_tiling(72, 512, linear_tiling.padded(tokens), made, 132)
     packed_linear.launch(x, weight, x[0, :72], add=x[:, :72], tiling=tiling, pdl=capability >= 90)

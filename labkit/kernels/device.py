@@ -42,6 +42,12 @@ def starts_early(device: torch.device) -> bool:
     return available(device) and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+@cache
+def knows_fp8(device: torch.device) -> bool:
+    """Whether the device converts fp8 (e4m3): Ada, Hopper and later."""
+    return available(device) and torch.cuda.get_device_capability(device) >= (8, 9)
+
+
 def dependent(pdl: bool) -> dict[str, Any]:
     """Launch options of programmatic dependent launch; none without it, since older Tritons know no such option."""
     return {"launch_pdl": True} if pdl else {}

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from labkit.errors import LabkitError
 from labkit.kernels import linear as plain
-from labkit.kernels.device import FLOATS, available, dependent, starts_early
+from labkit.kernels.device import FLOATS, available, dependent, knows_fp8, starts_early
 from labkit.kernels.linear_tiling import padded
 from labkit.kernels.packed import Packed
 from labkit.kernels.packed_tiling import PackedTiling, tiling_for
@@ -69,7 +69,8 @@ def packed_linear(
         LabkitError: shapes that do not fit, or an unknown activation.
     """
     _check(x, weight, bias, add, activation)
-    if 0 < len(x) <= MOST and x.dtype in FLOATS and available(x.device):
+    runs = available(x.device) and (weight.format.kind != "fp8" or knows_fp8(x.device))
+    if 0 < len(x) <= MOST and x.dtype in FLOATS and runs:
         return launch(x, weight, bias, add=add, activation=activation, counters=counters, pdl=pdl)
     return reference(x, weight, bias, add=add, activation=activation)
 
