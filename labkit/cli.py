@@ -144,8 +144,8 @@ def bench(
     import importlib
     import inspect
 
-    # the stove is measured through the engine, which lives in a room above its own
-    found = {"fuse": "labkit.batch.bench_fuse"}
+    # both are measured through the engine, which lives in a room above their own
+    found = {"fuse": "labkit.batch.bench_fuse", "compress": "labkit.batch.bench_compress"}
     found |= {path.parent.name: f"labkit.{path.parent.name}.bench" for path in _HERE.glob("*/bench.py")}
     if name not in found:
         raise LabkitError(

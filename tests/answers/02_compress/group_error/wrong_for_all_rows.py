@@ -1,0 +1,14 @@
+# All rows share the scale of a group.
+import math
+
+import torch
+
+
+def group_error(weight, group):
+    parts = []
+    for part in weight.split(group, dim=1):
+        scale = part.abs().max() / 7
+        scale = torch.where(scale > 0, scale, 1.0)
+        parts.append((part / scale).round() * scale)
+    rounded = torch.cat(parts, dim=1)
+    return math.sqrt((rounded - weight).square().mean() / weight.square().mean())

@@ -1,0 +1,3 @@
+# Everything.
+def keep_precise(damage, sizes, budget):
+    return list(range(len(sizes)))

@@ -1,0 +1,4 @@
+# Rounds up with two minus signs.
+def model_bytes(parameters, bits, group, scale_bits):
+    groups = -(-parameters // group)
+    return -((parameters * bits + groups * scale_bits) // -8)

@@ -1,0 +1,4 @@
+# A float.
+def model_bytes(parameters, bits, group, scale_bits):
+    groups = (parameters + group - 1) // group
+    return float((parameters * bits + groups * scale_bits + 7) // 8)

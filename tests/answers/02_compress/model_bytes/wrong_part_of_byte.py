@@ -1,0 +1,4 @@
+# A part of a byte.
+def model_bytes(parameters, bits, group, scale_bits):
+    groups = (parameters + group - 1) // group
+    return (parameters * bits + groups * scale_bits ) / 8

@@ -1,0 +1,7 @@
+# The spare half is still there.
+import torch
+
+
+def unpack_int4(packed, columns):
+    stored = torch.cat([packed & 15, packed >> 4], dim=1)
+    return stored.to(torch.int8) - 8
