@@ -8,9 +8,9 @@ turned, once for all weights:
     x = f · (256 · upper + lower)        f = max |x| of a chunk / 32512, upper and lower signed bytes
 
 and the tensor cores multiply integers by integers, exactly. A weight of 8 bits goes to them as it came from memory,
-two of 4 bits after a shift and one logical operation each; a chunk of x, the columns of one group, loses less than 2⁻¹⁶ of its
-largest number, which is less than bfloat16 loses of it (2⁻⁹). fp8 goes as float16, which holds it, and so does x.
-Zero points cost nothing for each weight: Σ (q - z) · x = Σ q · x - z · Σ x.
+two of 4 bits after a shift and one logical operation each. A chunk of x, the columns of one group, loses less than
+2⁻¹⁶ of its largest number, which is less than bfloat16 loses of it (2⁻⁹). fp8 goes as float16, which holds it, and so
+does x. Zero points cost nothing for each weight: Σ (q - z) · x = Σ q · x - z · Σ x.
 
 More tokens are as fast with plain numbers: the weights as whole numbers in the dtype of x, which holds them exactly;
 groups too small for the cores' operands are scaled first. Beyond MOST tokens the arithmetic decides: the weight is

@@ -14,7 +14,7 @@ LARGEST = tl.constexpr(32512.0)  # 127 · 256: both planes of the largest |x| fi
 SMALLEST = tl.constexpr(1e-33)  # a chunk of zeros is divided by this
 ROUNDS = tl.constexpr(
     12582912.0
-)  # 1.5 · 2²³: a float32 added to it has no fraction left, and its bits end in the number
+)  # 1.5 · 2²³: added to a float32 it leaves no fraction, and whole numbers in its bits
 
 
 @triton.jit
@@ -136,17 +136,16 @@ def planes_kernel(x, values, scales, zeros, bias, add, out, partial, counters, N
         if KIND == "fp8":
             part = tl.dot(w.to(tl.float16), tl.trans(v.to(tl.float16)))
         else:
-            whole = (v + ROUNDS).to(tl.int32, bitcast=True) - ROUNDS_BITS
-            upper, lower = tl.trans(((whole + 128) >> 8).to(tl.int8)), tl.trans(whole.to(tl.int8))
+            bits = (v + ROUNDS).to(tl.int32, bitcast=True)  # a whole number in the lower two bytes
+            upper, lower = tl.trans(((bits + 128) >> 8).to(tl.int8)), tl.trans(bits.to(tl.int8))
             if KIND == "int4":
                 low, high = _nibbles(w, COMPILED)
-                part = tl.where(
-                    (half == 0)[None, :], _product(low, upper, lower), _product(high, upper, lower)
-                )
-                part *= 1 / 16
+                in_low, in_high = _product(low, upper, lower), _product(high, upper, lower)
+                exact = tl.where((half == 0)[None, :], in_low, in_high)
             else:
-                part = _product(w, upper, lower)
-        part *= (top * (1 / LARGEST))[None, :]
+                exact = _product(w, upper, lower)
+            part = exact.to(tl.float32)
+        part *= (top * (1 / (16 * LARGEST) if KIND == "int4" else 1 / LARGEST))[None, :]
         if AFFINE:
             part -= (zero - MIDDLE) * total[None, :]
         acc += part * scale if GROUP > 0 else part
