@@ -4,6 +4,7 @@ The record, in figures (times in seconds; "runs" hold every repeat; what could n
 
     model, dtype, own (the precision it came in), plan; ceilings: bandwidth [B/s], flops [FLOP/s], name;
     seconds: part → how long it took; carried: part → where it is from, as in `labkit bench fuse`
+    quality: see labkit.batch.compress_quality
     precision: name → weight_bytes, bytes_a_step, tpot, low, high, tokens_per_second, share (bytes_a_step ÷ tpot ÷
         bandwidth), runs {seconds}: one request through the engine, with fused kernels and graphs
     batch: prompts (shortest and longest [tokens]), seconds: name → rows → a decode step
@@ -27,6 +28,7 @@ from labkit.profile import ceilings
 from labkit.quality import evaluation_text
 
 PARTS: Parts = {
+    "quality": compress_parts.quality,
     "precision": compress_parts.precision,
     "batch": compress_parts.batch,
     "kernels": compress_parts.kernels,

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.compress.layers import linears
 from labkit.compress.text import training_tokens
 from labkit.errors import LabkitError
 from labkit.models import LM
@@ -97,22 +98,13 @@ def calibrate(
     ids = _ids(lm, text, tokens, seed)
     check_positions(lm, min(WINDOW, len(ids)), "calibration")
     kept = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:rows].sort().values
-    watched = _Watched(dict(linears(lm)))
+    watched = _Watched(linears(lm))
     with torch.no_grad(), watched.hooks():
         for start in range(0, len(ids), WINDOW):
             watched.take = kept[(kept >= start) & (kept < start + WINDOW)] - start
             lm.model.get_decoder()(ids[None, start : start + WINDOW].to(lm.device), use_cache=False)
             watched.seen.clear()
     return Calibration(watched.results(len(ids)), len(ids))
-
-
-def linears(lm: LM) -> Iterator[tuple[str, nn.Linear]]:
-    """The decoder's linear layers."""
-    decoder = lm.model.get_decoder()
-    inside = {id(module) for module in decoder.modules()}
-    for name, module in lm.model.named_modules():
-        if type(module) is nn.Linear and id(module) in inside:
-            yield name, module
 
 
 def _ids(lm: LM, text: str | Tensor | None, tokens: int, seed: int) -> Tensor:
@@ -138,7 +130,7 @@ class _Watched:
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.modules = modules
-        self.take = torch.empty(0, dtype=torch.long)
+        self.take: Tensor = torch.empty(0, dtype=torch.long)
         self.seen: dict[int, tuple[Tensor, str]] = {}  # holds the tensors, so that no id is used twice
         self.leader: dict[str, str] = {}
         self.sums: dict[str, Tensor] = {}
@@ -159,8 +151,8 @@ class _Watched:
 
     def _hook(self, name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            x = args[0]
-            _, leader = self.seen.setdefault(id(x), (x, name))
+            x: Tensor = args[0]
+            leader = self.seen.setdefault(id(x), (x, name))[1]
             if self.leader.setdefault(name, leader) != leader:
                 raise LabkitError(
                     f"{name} reads another tensor at each step.", "Quantise it without calibration."
