@@ -99,6 +99,8 @@ def test_packed_linear(made, tokens, dtype, capability):
     packed_linear.launch(x, weight, x[0, :72], add=x[:, :72], tiling=tiling, pdl=capability >= 90)
     counters = linear.arrival_counters(200, "cpu")
     packed_linear.launch(x, weight, tiling=replace(tiling, splits=2), counters=counters)
+    packed_linear.launch(x, weight, tiling=tiling, norm=rms_norm.Norm(x[0], 1e-5))
+    packed_linear.launch(torch.zeros(tokens, 1024, dtype=dtype), weight, tiling=tiling, gate="silu")
 
 
 @pytest.mark.parametrize("tokens", [1, 70])

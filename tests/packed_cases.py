@@ -7,11 +7,12 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_kernels_pack
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from labkit.kernels import packed_linear, w8a8  # noqa: E402
+from labkit.kernels import gated, packed_linear, rms_norm, w8a8  # noqa: E402
 from labkit.kernels.formats import Format  # noqa: E402
 from labkit.kernels.linear import arrival_counters  # noqa: E402
 from labkit.kernels.packed import quantise  # noqa: E402
 from labkit.kernels.packed_tiling import PackedTiling, tile_of  # noqa: E402
+from labkit.kernels.rms_norm import Norm  # noqa: E402
 
 FORMATS = [
     Format("int8"),
@@ -108,6 +109,34 @@ def test_whole_numbers_keep_outliers_zeros_and_nan_to_themselves(made):
     assert (out[1] == 0).all() and out[2].isnan().all()
     alone = packed_linear.launch(x[3:], weight)
     torch.testing.assert_close(alone, out[3:], rtol=1e-2, atol=1e-2 * float(out[3].abs().mean()))
+
+
+@pytest.mark.parametrize(
+    "made", [Format("int8"), Format("int4", 32, symmetric=False), Format("fp8", 64)], ids=str
+)
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_norm_or_a_gate_on_the_way(made, tokens):
+    x, weight = case(made, tokens, 24, 200, torch.float16)
+    x[:, 5] /= 40
+    add = torch.randn(tokens, 24).half()
+    for tiling in (
+        None,
+        PackedTiling(16, tile_of(made, 200), 1),
+        PackedTiling(32, 64, 1, splits=2, planes=True),
+    ):
+        norm = Norm(torch.randn(200).half(), 1e-5, offset=1.0, wide=True)
+        normed = rms_norm.reference(x.double(), norm.weight.double(), 1e-5, offset=1.0, wide=True)[0]
+        out = packed_linear.launch(x, weight, add=add, norm=norm, tiling=tiling)
+        close_to(out, normed, weight, add)
+        both = torch.randn(tokens, 400).half()
+        for gate in ("silu", "gelu_tanh"):
+            out = packed_linear.launch(both, weight, add=add, gate=gate, tiling=tiling)
+            close_to(out, gated.reference(both.double(), gate), weight, add)
+
+
+def close_to(out, x, weight, add):
+    expected = packed_linear.reference(x, weight, add=add.double())
+    torch.testing.assert_close(out.double(), expected, rtol=4e-3, atol=4e-3 * float(expected.abs().mean()))
 
 
 def test_rows_of_a_larger_weight_and_any_company():

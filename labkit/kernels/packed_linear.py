@@ -34,8 +34,10 @@ from torch import Tensor
 from labkit.errors import LabkitError
 from labkit.kernels import linear as plain
 from labkit.kernels.device import FLOATS, available, dependent, knows_fp8, power, starts_early
+from labkit.kernels.gated import gated
 from labkit.kernels.packed import Packed
 from labkit.kernels.packed_tiling import NARROW, PackedTiling, chunks, padded, tiling_for
+from labkit.kernels.rms_norm import Norm, rms_norm
 
 MOST = 256
 """The most tokens that go to the kernels."""
@@ -53,11 +55,16 @@ def packed_linear(
     activation: str | None = None,
     counters: Tensor | None = None,
     pdl: bool = False,
+    norm: Norm | None = None,
+    gate: str | None = None,
 ) -> Tensor:
     """activation(x · ŵᵀ + bias) + add, by the kernels for up to MOST tokens on a GPU, else by torch.
 
     Args:
-        x: [T, K], in any floating dtype.
+        x: [T, K], in any floating dtype; [T, 2 K] with a gate.
+        norm: an RMSNorm that x goes through first. The kernel for few tokens does it on the way: one launch less, and x
+            is not rounded in between.
+        gate: "silu", "gelu" or "gelu_tanh": x is activation(first half) · second half, on the way as well.
         weight: [N, K], perhaps some rows of a larger one.
         bias, add, activation, counters, pdl: as for labkit.kernels.linear.linear.
 
@@ -67,11 +74,13 @@ def packed_linear(
     Raises:
         LabkitError: shapes that do not fit, or an unknown activation.
     """
-    _check(x, weight, bias, add, activation)
+    _check(x, weight, bias, add, activation, gate)
     runs = available(x.device) and (weight.format.kind != "fp8" or knows_fp8(x.device))
     if 0 < len(x) <= MOST and x.dtype in FLOATS and runs:
-        return launch(x, weight, bias, add=add, activation=activation, counters=counters, pdl=pdl)
-    return reference(x, weight, bias, add=add, activation=activation)
+        return launch(
+            x, weight, bias, add=add, activation=activation, counters=counters, pdl=pdl, norm=norm, gate=gate
+        )
+    return reference(x, weight, bias, add=add, activation=activation, norm=norm, gate=gate)
 
 
 def reference(
@@ -81,8 +90,11 @@ def reference(
     *,
     add: Tensor | None = None,
     activation: str | None = None,
+    norm: Norm | None = None,
+    gate: str | None = None,
 ) -> Tensor:
     """`packed_linear` in torch: the weight in full, then labkit.kernels.linear.reference."""
+    x = _prepared(x, norm, gate)
     return plain.reference(x, weight.dequantise(x.dtype), bias, add=add, activation=activation)
 
 
@@ -95,6 +107,8 @@ def launch(
     activation: str | None = None,
     counters: Tensor | None = None,
     pdl: bool = False,
+    norm: Norm | None = None,
+    gate: str | None = None,
     tiling: PackedTiling | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
@@ -105,8 +119,10 @@ def launch(
         out: contiguous [T, N].
     """
     kernels = _kernels()
-    (tokens, k), (n, _), made = x.shape, weight.shape, weight.format
+    tokens, (n, k), made = len(x), weight.shape, weight.format
     tiling = tiling or tiling_for(x.device, x.dtype, made, n, k, padded(tokens))
+    if not tiling.planes:
+        x, norm, gate = _prepared(x, norm, gate, pdl), None, None
     width = weight.values.shape[1]
     splits = tiling.filled(width)
     out = torch.empty(tokens, n, dtype=x.dtype, device=x.device) if out is None else out
@@ -131,7 +147,8 @@ def launch(
         wide = max(NARROW, power(chunks(made, count, tiling.tile)))
         cut["num_warps"] = tiling.warps if wide == NARROW else min(2, tiling.warps)
         kernels.planes_kernel[(blocks, splits)](
-            *places, *sizes, TOKENS=count, CHUNKS=wide, PDL=early, COMPILED=not kernels.INTERPRETED, **cut,
+            *places, *sizes, norm and norm.weight, norm.eps if norm else 0.0, TOKENS=count, CHUNKS=wide, PDL=early,
+            COMPILED=not kernels.INTERPRETED, OFFSET=norm.offset if norm else 0.0, GATE=gate, **cut,
             **dependent(early),
         )  # fmt: skip
     else:
@@ -157,10 +174,23 @@ def _cut(
     }  # fmt: skip
 
 
+def _prepared(x: Tensor, norm: Norm | None, gate: str | None, pdl: bool = False) -> Tensor:
+    """x through its norm and its gate."""
+    if norm is not None:
+        x = rms_norm(x, norm.weight, norm.eps, offset=norm.offset, wide=norm.wide, pdl=pdl)[0]
+    return x if gate is None else gated(x, gate, pdl=pdl)
+
+
 def _check(
-    x: Tensor, weight: Packed, bias: Tensor | None, add: Tensor | None, activation: str | None
+    x: Tensor,
+    weight: Packed,
+    bias: Tensor | None,
+    add: Tensor | None,
+    activation: str | None,
+    gate: str | None,
 ) -> None:
     n, k = weight.shape
+    k = k if gate is None else 2 * k
     if x.ndim != 2 or x.shape[1] != k or not x.is_floating_point():
         raise LabkitError(
             f"x {list(x.shape)} {x.dtype} and a packed weight [{n}, {k}] do not multiply.",

@@ -5,6 +5,7 @@
 import triton
 import triton.language as tl
 
+from labkit.kernels.gated_triton import activate
 from labkit.kernels.linear_triton import _leave, _share_of, _wake
 
 INTERPRETED = bool(triton.knobs.runtime.interpret)
@@ -64,6 +65,20 @@ def _product(w, upper, lower):
 
 
 @triton.jit
+def _root_of(x, tokens, x_row, K, eps, TOKENS: tl.constexpr):
+    """1 / sqrt(mean(x²) + eps) [TOKENS]."""
+    WALK: tl.constexpr = 1024 // TOKENS
+    token, place = tl.arange(0, TOKENS), tl.arange(0, WALK)
+    squares = tl.zeros((TOKENS, WALK), tl.float32)
+    for begin in range(0, K, WALK):
+        at = token.to(tl.int64)[:, None] * x_row + begin + place[None, :]
+        mask = (token < tokens)[:, None] & (begin + place < K)[None, :]
+        part = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
+        squares += part * part
+    return tl.rsqrt(tl.sum(squares, 1) / K + eps)
+
+
+@triton.jit
 def _fetch(at, size):
     """Ask for `size` bytes from each address to come to the cache."""
     tl.inline_asm_elementwise(
@@ -74,15 +89,19 @@ def _fetch(at, size):
 
 @triton.jit(do_not_specialize=["tokens", "splits"])  # they vary from step to step: no compilation for each
 def planes_kernel(x, values, scales, zeros, bias, add, out, partial, counters, N, K, width, row, scale_row, splits,
-                  tokens, x_row, KIND: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr, AFFINE: tl.constexpr,
-                  MIDDLE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, ACTIVATION: tl.constexpr,
-                  SPLIT: tl.constexpr, COUNTED: tl.constexpr, TOKENS: tl.constexpr, CHUNKS: tl.constexpr,
-                  STAGES: tl.constexpr, PDL: tl.constexpr, COMPILED: tl.constexpr):  # fmt: skip
+                  tokens, x_row, norm, eps, KIND: tl.constexpr, GROUP: tl.constexpr, HALF: tl.constexpr,
+                  AFFINE: tl.constexpr, MIDDLE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr,
+                  ACTIVATION: tl.constexpr, SPLIT: tl.constexpr, COUNTED: tl.constexpr, TOKENS: tl.constexpr,
+                  CHUNKS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr, COMPILED: tl.constexpr,
+                  OFFSET: tl.constexpr, GATE: tl.constexpr):  # fmt: skip
     """Program (block, share): ROWS rows of the weight, TILE bytes of each at a time, by all tokens.
 
     Column c of a product is one chunk of x: the columns of one group, in int4 of one half of its bytes, of one token.
     It is zero at the bytes of other groups, so that one product of the tile gives a sum for each group. CHUNKS is
     their number, filled up to what tensor cores take.
+
+    x is the input, or with `norm` (its weight) what an RMSNorm makes of it, whose root multiplies the sums; with GATE
+    it is activation(first K columns) · the next K.
     """
     HALVES: tl.constexpr = 2 if KIND == "int4" else 1
     SERVED: tl.constexpr = GROUP // HALVES if GROUP > 0 else TILE  # bytes that share a scale
@@ -111,6 +130,8 @@ def planes_kernel(x, values, scales, zeros, bias, add, out, partial, counters, N
         if row % 16 == 0:
             _fetch((values + mine * row + start).to(tl.int64), tl.zeros((ROWS,), tl.int32) + size)
         tl.extra.cuda.gdc_wait()
+    if norm is not None:
+        root = _root_of(x, tokens, x_row, K, eps, TOKENS)
     row_zero = tl.load(zeros + mine * scale_row).to(tl.float32)[:, None] if GROUP == 0 and AFFINE else 0.0
     for begin in tl.range(start, stop, TILE, num_stages=STAGES):
         byte = (begin + place)[None, :]
@@ -126,7 +147,12 @@ def planes_kernel(x, values, scales, zeros, bias, add, out, partial, counters, N
             column = 2 * begin + place_column
         else:
             column = byte // HALF * (2 * HALF) + byte % HALF + (half * HALF)[:, None]
-        v = tl.load(x_at + column, mask=its & inside & (column < K), other=0.0).to(tl.float32)
+        there = its & inside & (column < K)
+        v = tl.load(x_at + column, mask=there, other=0.0).to(tl.float32)
+        if norm is not None:
+            v *= OFFSET + tl.load(norm + column, mask=there, other=0.0).to(tl.float32)
+        if GATE is not None:
+            v = activate(v, GATE) * tl.load(x_at + K + column, mask=there, other=0.0).to(tl.float32)
         top, total = _range_of(v, COMPILED)
         top = _larger(top, SMALLEST)  # NaN stays NaN, and so do its products
         v = v * ((0 * top + LARGEST) / top)[:, None]
@@ -152,10 +178,15 @@ def planes_kernel(x, values, scales, zeros, bias, add, out, partial, counters, N
     if GROUP == 0:
         acc *= tl.load(scales + mine * scale_row).to(tl.float32)[:, None]
     if TOKENS == 1:
-        _leave(tl.sum(acc, 1), bias, add, out, partial, counters, first, first, first < N, N, splits,
+        value = tl.sum(acc, 1)
+        if norm is not None:
+            value *= tl.sum(root, 0)
+        _leave(value, bias, add, out, partial, counters, first, first, first < N, N, splits,
                ACTIVATION, SPLIT, COUNTED)  # fmt: skip
     else:
         value = tl.sum(tl.reshape(acc, (ROWS, CHUNKS // TOKENS, TOKENS)), 1)
+        if norm is not None:
+            value *= root[None, :]
         row_of = tl.arange(0, TOKENS)[None, :]
         columns = first[:, None] + tl.zeros((1, TOKENS), tl.int32)
         _leave(value, bias, add, out, partial, counters, columns, row_of * N + first[:, None],

@@ -119,7 +119,7 @@ def pareto(places: Sequence[Place], title: str) -> Figure:
     axes.set_ylabel("bits per byte above the plain model's\n(up is better)")
     axes.set_title(title)
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, labelspacing=0.9)
-    for handle in legend.legend_handles:
+    for handle in cast(list[Any], legend.legend_handles):
         handle.set_sizes([60])
     return drawn
 
