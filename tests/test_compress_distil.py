@@ -1,4 +1,4 @@
-"""Distillation: losses are what their formulas say, only the student learns, and a seed gives the same student again."""
+"""Distillation: losses are what their formulas say, only the student learns, and a seed makes one student."""
 
 import copy
 import json
@@ -419,9 +419,7 @@ def studied(teacher):
     words = "def spoon(soup):\n    return [soup] * 3\n" * 70
     plan = Settings(steps=3, batch=3, length=17, every=2, held_out=4)
     said = []
-    found = ablation(
-        teacher, text_of(teacher, 2100), words, plan, shape=SMALL, seeds=(0, 1), seconds=1e6, say=said.append
-    )
+    found = ablation(teacher, text_of(teacher, 2100), words, plan, shape=SMALL, seeds=(0, 1), say=said.append)
     return json.loads(json.dumps(results.to_plain(found), allow_nan=False)), said
 
 
@@ -432,7 +430,7 @@ def test_a_study_has_every_variant_of_every_seed_at_equal_budget(studied):
     ]
     assert {run["tokens"] for run in found["runs"]} == {3 * 3 * 17} and found["settings"]["steps"] == 3
     assert all([point["step"] for point in run["curve"]] == [0, 2, 3] for run in found["runs"])
-    assert len(said) == 1 + len(found["runs"])
+    assert len(said) == len(found["runs"])
     assert len({run["bits_per_byte"] for run in found["runs"]}) == len(found["runs"]), (
         "a variant changes nothing"
     )
@@ -475,24 +473,33 @@ def test_seconds_lower_the_steps(teacher):
             ablation(teacher, text_of(teacher), words, plan, shape=SMALL, **wrong)
 
 
-@pytest.mark.slow
-def test_the_benchmark_measures_every_part_and_keeps_a_student(tmp_path, monkeypatch):
+def test_the_benchmark_measures_every_part_and_keeps_a_student(teacher, tmp_path, monkeypatch):
+    shapes = {"narrow": SMALL, "deep": {**SMALL, "layers": 3}}
+    text = "def spoon(soup):\n    return [soup] * 3\n" * 70
+    said, save_student = [], bench_distil._saved
+    for name, value in {
+        "SHAPES": shapes, "evaluation_text": lambda: text, "print": said.append, "say": lambda line: None,
+        "PARTS": {**bench_distil.PARTS, "saved": lambda kitchen: save_student(kitchen, tmp_path / "student")},
+    }.items():  # fmt: skip
+        monkeypatch.setattr(bench_distil, name, value, raising=False)
     monkeypatch.setattr(bench_distil.results, "load", lambda *_: None)
-    said = []
-    monkeypatch.setattr(bench_distil, "print", said.append, raising=False)
-    saved = bench_distil._saved
-    parts = {**bench_distil.PARTS, "saved": lambda kitchen: saved(kitchen, tmp_path / "student")}
-    monkeypatch.setattr(bench_distil, "PARTS", parts)
-    plan = replace(
-        bench_distil.plan_for("cpu"), pool=4000, seconds=1.0, longer=1.0, rows=(1, 2), rounds=1,
-        settings=Settings(steps=2, batch=1, length=16, held_out=2),
-    )  # fmt: skip
-    figures = json.loads(
-        json.dumps(results.to_plain(bench_distil.run("labcoder", "cpu", plan)), allow_nan=False)
-    )
+    settings = Settings(steps=2, batch=1, length=16, held_out=2)
+    plan = bench_distil.Plan(4000, settings, seeds=(0,), seconds=0.1, longer=0.1, rows=(1, 2), rounds=1)
+    found = bench_distil.run(str(save(teacher, tmp_path / "teacher")), "cpu", plan)
+    figures = json.loads(json.dumps(results.to_plain(found), allow_nan=False))
     assert all("unavailable" not in figures[part] for part in bench_distil.PARTS), figures
     last = json.loads(said[-1])
-    assert set(last["share"]) == set(SHAPES) and set(last["speedup"]) == set(SHAPES)
-    kept = load(str(tmp_path / "student"), device="cpu")
-    assert kept.config.hidden_size == SHAPES[figures["saved"]["shape"]]["hidden"]
-    assert figures["saved"]["bytes"] <= bench_distil.MOST_BYTES
+    assert set(last["share"]) == set(last["speedup"]) == set(shapes)
+    speed = figures["speed"]
+    for rows in ("1", "2"):
+        assert speed["speedup"]["deep"][rows] == pytest.approx(
+            speed["teacher"]["median"][rows] / speed["deep"]["median"][rows]
+        )
+    kept, shape = load(str(tmp_path / "student"), device="cpu"), figures["saved"]["shape"]
+    assert kept.config.num_hidden_layers == shapes[shape]["layers"]
+    assert (
+        2 * figures["students"][shape]["parameters"] <= figures["saved"]["bytes"] <= bench_distil.MOST_BYTES
+    )
+    assert figures["students"][shape]["bits_per_byte"] == min(
+        one["bits_per_byte"] for one in figures["students"].values()
+    )

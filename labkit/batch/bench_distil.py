@@ -103,13 +103,12 @@ def _students(kitchen: Kitchen) -> dict[str, Any]:
         settings = replace(plan.settings, **changes, steps=max(steps, 1), every=max(steps // 20, 1))
         small = student(lm, **sizes, tokens=kitchen.tokens)
         history = distil(lm, small, kitchen.tokens, settings)
-        kitchen.students[shape] = small
         kitchen.figures[shape] = {
             "variant": kitchen.best, "start": "teacher", "parameters": parameters(small.model),
             "bytes": small.weight_bytes, "size": parameters(small.model) / parameters(lm.model), "steps": steps,
             **figured(history), **Judged.of(lm, small, text).figures(base),
         }  # fmt: skip
-        one = kitchen.figures[shape]
+        kitchen.students[shape], one = small, kitchen.figures[shape]
         say(
             f"  {shape:<14} {one['size']:.0%} of the parameters, {one['bits_per_byte']:.3f} bits per byte, "
             f"{one['share']:.1%} of the teacher's, after {one['tokens'] / 1e6:.1f}M tokens"
