@@ -272,10 +272,43 @@ def test_a_student_cut_as_wide_as_its_teacher_has_its_layers_unchanged(teacher):
     }
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_a_residual_stream_that_is_narrow_inside_is_cut_without_loss(read):
+    lm = lm_of(tiny_llama(dtype=F64))
+    inside = torch.linalg.qr(drawn(48, 18))[0]
+    with torch.no_grad():
+        for name, weight in lm.model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.copy_(inside @ inside.T @ weight)
+            elif "embed" in name:
+                weight.copy_(weight @ inside @ inside.T)
+            elif name == "model.norm.weight":
+                weight.fill_(0.8)  # another one for each channel cannot be turned
+    shape = {"layers": 2, "hidden": 18, "heads": 6, "kv_heads": 2, "neurons": 80}
+    small = student(lm, **shape, tokens=text_of(lm, 2100) if read else None)
+    ids = text_of(lm, 60).view(4, 15)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            small.model(ids).logits, lm.model(ids).logits, rtol=1e-4, atol=1e-4
+        )  # norms compute in fp32
+
+
 def test_importance_by_gradients_chooses_otherwise_than_by_size(teacher):
     by_size = student(teacher, **SMALL)
     by_gradient = student(teacher, **SMALL, tokens=text_of(teacher, 2100))
     assert not same(weights_of(by_size), weights_of(by_gradient))
+
+
+def test_in_16_bits_positions_stay_exact(teacher):
+    lm = LM(copy.deepcopy(teacher.model), teacher.tokenizer, "b", CPU, torch.bfloat16)
+    for weight in lm.model.parameters():
+        weight.data = weight.data.bfloat16()
+    for start in ("teacher", "random"):
+        small = student(lm, **SMALL, start=start)
+        distil(lm, small, text_of(lm), QUICK)
+        assert {weight.dtype for weight in small.model.parameters()} == {torch.bfloat16}
+        ours, theirs = (each.model.model.rotary_emb.inv_freq for each in (small, teacher))
+        assert torch.equal(ours, theirs)
 
 
 def test_random_students_depend_on_their_seed_alone(teacher):

@@ -28,7 +28,7 @@ from labkit import fuse, paths, results
 from labkit.batch.bench import release
 from labkit.batch.bench_parts import Parts, carry, chosen, measure, say
 from labkit.batch.explore import decode_curve
-from labkit.compress.distil import SHAPES, Settings, distil, parameters, student
+from labkit.compress.distil import SHAPES, Settings, cast, distil, parameters, student
 from labkit.compress.distil.study import BASE, VARIANTS, Judged, ablation, figured, step_seconds
 from labkit.compress.text import training_tokens
 from labkit.errors import LabkitError
@@ -158,8 +158,7 @@ def _saved(kitchen: Kitchen, folder: Path | None = None) -> dict[str, Any]:
         )
     shape = min(fitting, key=lambda name: kitchen.figures[name]["bits_per_byte"])
     small, target = kitchen.students[shape], folder or paths.data() / "labcoder-student"
-    model: Any = small.model
-    model.to(torch.bfloat16)
+    cast(small.model, torch.bfloat16)
     save(replace(small, dtype=torch.bfloat16), target)
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     say(f"  {shape}: {size / 2**20:.2f} MiB")
