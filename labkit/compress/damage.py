@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +48,7 @@ def damage(
         tokens: of it to use.
 
     Returns:
-        Linear layers; decoder layers if their norms or other weights differ too.
+        Linear layers; decoder layers if their norms or other weights differ too, or weights were scaled.
 
     Raises:
         LabkitError: models of different shapes, no two tokens, or one that gives NaN.
@@ -78,7 +79,10 @@ def _parts(model: nn.Module, changed: LM) -> Iterator[tuple[str, nn.Module]]:
             for name, each in layer.named_modules(prefix=prefix)
             if isinstance(each, QuantizedLinear)
         }
-        if _alike(originals[prefix], layer):
+        if _alike(originals[prefix], layer) and not any(
+            _scaled(each.packed.dequantise(), cast(Tensor, originals[name].weight))
+            for name, each in packed.items()
+        ):
             yield from packed.items()
         elif packed:
             yield prefix, layer
@@ -91,3 +95,13 @@ def _alike(original: nn.Module, layer: nn.Module) -> bool:
         if name not in theirs or not torch.equal(value, theirs[name]):
             return False
     return all(each.input_scale is None for each in layer.modules() if isinstance(each, QuantizedLinear))
+
+
+def _scaled(new: Tensor, old: Tensor) -> bool:
+    """Whether a factor for each column, or each row, explains most of what differs: nothing else tells of a scale that
+    went into another linear layer. Rounding leaves no such pattern."""
+    for axis in (0, 1):
+        factor = (new * old).sum(axis, True) / old.square().sum(axis, True).clamp(min=1e-30)
+        if bool((new - old * factor).square().sum() < 0.4 * (new - old).square().sum()):
+            return True
+    return False

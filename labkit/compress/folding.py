@@ -193,7 +193,7 @@ def norm_offset(norm: nn.Module, x: Tensor, out: Tensor) -> float | None:
         gain = (weight.float() + offset) / (own["weight"].float() + offset)
         changed = {"weight": weight} | ({"bias": own["bias"] * gain} if "bias" in own else {})
         wanted = out.float() * gain
-        close = 8 * torch.finfo(out.dtype).eps * wanted.abs().max()
+        close = 8 * max(torch.finfo(each).eps for each in (out.dtype, wanted.dtype)) * wanted.abs().max()
         if bool(((torch.func.functional_call(norm, changed, (x,)).float() - wanted).abs() <= close).all()):
             return offset
     return None

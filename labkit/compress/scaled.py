@@ -84,7 +84,7 @@ class Scaled:
         if fold.producer is None:
             reader = cast(nn.Linear, lm.model.get_submodule(fold.readers[0]))
             factor = (1 / scale).to(reader.weight.dtype)
-            self.inputs |= dict.fromkeys(fold.readers, factor)
+            self.inputs |= {name: factor.clone() for name in fold.readers}  # shared ones could not be saved
             scale = 1 / factor.to(scale)
         elif fold.offset is not None:
             scale = self._fold_norm(lm.model.get_submodule(fold.producer), fold.producer, fold.offset, scale)

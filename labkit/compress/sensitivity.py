@@ -77,7 +77,7 @@ def sensitivity(
             if format is None:
                 found.append(Sensitivity(name, None, weight.numel() * weight.element_size(), 0.0, 0.0))
                 continue
-            exact = weight.float()
+            exact = weight.to(torch.promote_types(dtype, torch.float32))
             clip = best_clip(exact, calibration[name].moments(), format) if calibration else None
             packed = quantise(exact, format, clip=clip, scale_dtype=dtype)
             try:
