@@ -48,6 +48,7 @@ def decode_curve(
     steps: int = 6,
     rounds: int = 3,
     seed: int = 0,
+    graphs: bool = False,
 ) -> tuple[dict[int, float], list[StepRecord]]:
     """The median time of a decode step at each batch size [s], and the records of all steps, prompts included.
 
@@ -60,13 +61,14 @@ def decode_curve(
         prompts: shortest and longest prompt [tokens].
         steps: decode steps at each size in a round, at least; four times as many for one row, twice for two.
         rounds: how often each size is run.
+        graphs: of `engine_for`.
     """
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
     records: list[StepRecord] = []
     # the prompts of a large batch take several steps, in which the first rows decode already
     outputs = {size: max(steps, 4 * steps // size) + 1 + size * prompts[1] // 1024 for size in sizes}
     most, longest = max(sizes), prompts[1] + max(outputs.values())
-    with engine_for(lm, rows=most, blocks=most * (longest // 16 + 2), share=False) as engine:
+    with engine_for(lm, rows=most, blocks=most * (longest // 16 + 2), share=False, graphs=graphs) as engine:
         engine.run([one.request for one in workload(text, 2, prompts=prompts, outputs=(2, 4))])  # warm up
         for number in range(rounds):
             for size in sorted(sizes, reverse=number % 2 == 1):

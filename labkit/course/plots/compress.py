@@ -194,3 +194,30 @@ def bars(found: Mapping[str, tuple[float, float, float]], label: str, *, first: 
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(label)
     return drawn
+
+
+@styled()
+def channels(means: Sequence[float], title: str) -> Figure:
+    """The mean size of each channel of a layer's input, in the order of the channels."""
+    drawn, axes = figure(7.4, 2.7)
+    axes.bar(range(len(means)), means, width=1.0, color=BLUE)
+    axes.set_xlabel("channel of the input (a column of the weight)")
+    axes.set_ylabel("mean |input|")
+    axes.margins(x=0.01)
+    axes.set_title(title)
+    return drawn
+
+
+@styled()
+def ratios(tried: Sequence[float], found: Mapping[str, Sequence[float]], label: str) -> Figure:
+    """Error of a layer's output over the ratio of AWQ, a line for each kind of calibration; its best is ringed."""
+    drawn, axes = figure(6.8, 3.2)
+    for (name, line), colour in zip(found.items(), (BLUE, ORANGE, VERMILION, PURPLE), strict=False):
+        axes.plot(tried, [100 * value for value in line], color=colour, label=name, **MEASURED)
+        best = min(range(len(line)), key=line.__getitem__)
+        axes.plot(tried[best], 100 * line[best], marker="o", markersize=13, markerfacecolor="none", color=colour)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("ratio (0: plain rounding)")
+    axes.set_ylabel(label)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return drawn

@@ -1,0 +1,131 @@
+"""What `labkit bench compress`, `prune` and `distil` recorded, and the claims of notebook 02."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from labkit.course import texts
+from labkit.course.display import Badge, Table, measured_here, recorded
+from labkit.course.plots.compress_models import Place
+from labkit.course.probe import Reading
+from labkit.course.tables.cache import size
+from labkit.course.tables.compress import NOTEBOOK, worse
+from labkit.timing import duration
+
+CLAIMED = {
+    "fp16": (14.0, 15, ""),
+    "int8": (7.2, 28, "+0.5 %"),
+    "int4": (4.1, 42, "+2.3 %"),
+}
+"""Claim 6: precision → GB, tokens/s, perplexity."""
+
+
+def precisions(entry: Mapping[str, Any], qualities: Mapping[str, Reading]) -> Table | None:
+    """The table that articles print: precision, memory, tokens/s of one request; None where it was not recorded.
+
+    Args:
+        qualities: by precision, of labcoder.
+    """
+    words, figures = texts.words(NOTEBOOK), entry["figures"]
+    rows: list[list[str | Badge]] = []
+    for part in ("precision", "bitsandbytes", "torchao"):
+        for name, one in paced(figures.get(part)).items():
+            stored = size(one["weight_bytes"]) if "weight_bytes" in one else "–"
+            said = worse(qualities[name]) if name in qualities else "–"
+            rate, share = one["tokens_per_second"], one.get("share")
+            of_roof = f"{share:.0%}" if share is not None else "–"
+            rows.append([name, stored, duration(one["tpot"]), f"{rate:,.0f}", of_roof, said])
+    if not rows:
+        return None
+    rows.append(["", "", "", "", "", recorded(dict(entry))])
+    heads = ("precision", "weights", "a_token", "tokens_s", "of_roof", "ppl_labcoder")
+    return Table([words[key] for key in heads], rows, figures["model"])
+
+
+def paced(part: Any) -> dict[str, dict[str, Any]]:
+    """Of a part of the record, what was measured."""
+    found = part if isinstance(part, dict) else {}
+    return {name: one for name, one in found.items() if isinstance(one, dict) and "tpot" in one}
+
+
+def curve(entry: Mapping[str, Any]) -> tuple[str, dict[str, dict[int, float]]] | None:
+    """(the model's own precision, precision → rows → seconds of a decode step); None where it was not recorded."""
+    figures = entry["figures"]
+    found = figures.get("batch", {}).get("seconds")
+    if not found or figures.get("own") not in found:
+        return None
+    lines = {
+        name: {int(rows): seconds for rows, seconds in line.items()}
+        for name, line in found.items()
+        if set(line) == set(found[figures["own"]])
+    }
+    return figures["own"], lines
+
+
+def crossing(own: str, seconds: Mapping[str, Mapping[int, float]], name: str) -> int | None:
+    """The fewest rows at which a precision is no longer faster than the model's own; None if it always is."""
+    return next((rows for rows in sorted(seconds[own]) if seconds[name][rows] >= seconds[own][rows]), None)
+
+
+def pruning(entry: Mapping[str, Any]) -> Table | None:
+    """Quality after each stage by how units were chosen: the mean over seeds, with the lowest and highest."""
+    words, summary = texts.words(NOTEBOOK), entry["figures"].get("summary")
+    if not summary:
+        return None
+    stages = list(next(iter(summary.values())))
+    rows: list[list[str | Badge]] = []
+    for kind, found in summary.items():
+        cells = [
+            f"{found[stage]['mean']:.2f} ({found[stage]['low']:.2f} … {found[stage]['high']:.2f})"
+            for stage in stages
+        ]
+        rows.append([words[f"by_{kind}"], *cells])
+    rows.append(["", *[""] * (len(stages) - 1), recorded(dict(entry))])
+    return Table([words["chosen_by"], *(words[f"stage_{stage}"] for stage in stages)], rows, words["prune_caption"])
+
+
+def claims(model: str, here: Mapping[str, str], there: Mapping[str, str], entry: Mapping[str, Any] | None) -> Table:
+    """Claimed, measured here, recorded.
+
+    Args:
+        here, there: claim → what was measured.
+    """
+    words = texts.words(NOTEBOOK)
+    rows: list[list[str | Badge]] = []
+    for key in here:
+        line = [words[f"claim_{key}"], words[f"says_{key}"], here[key]]
+        rows.append([*line, there.get(key, "–")] if entry else line)
+    badges: list[str | Badge] = ["", "", measured_here()]
+    rows.append([*badges, recorded(dict(entry))] if entry else badges)
+    heads = [words["claim"], words["claimed"], words["here"].format(model=model)]
+    return Table(heads + (["labcoder@7b"] if entry else []), rows)
+
+
+def claim_6(figures: Mapping[str, Any], name: str) -> str:
+    """Memory and speed of a recorded precision."""
+    one = paced(figures.get("precision")).get(name)
+    if one is None:
+        return "–"
+    rate = texts.words(NOTEBOOK)["memory_and_rate"]
+    return rate.format(memory=size(one["weight_bytes"]), rate=one["tokens_per_second"])
+
+
+def places(entry: Mapping[str, Any], losses: Mapping[str, float]) -> list[Place]:
+    """The recorded precisions as points of the map.
+
+    Args:
+        losses: bits per byte above the plain model's, by precision, of labcoder.
+    """
+    figures = entry["figures"]
+    return [
+        Place(name, "plain" if name == figures["own"] else "bits", one["weight_bytes"], one["tokens_per_second"],
+              losses.get(name, 0.0))
+        for name, one in paced(figures.get("precision")).items()
+        if name == figures["own"] or name in losses
+    ]  # fmt: skip
+
+
+def distilled(entry: Mapping[str, Any]) -> Table | None:
+    """Quality of the students of the recorded ablation, each with the same budget."""
+    return None
