@@ -125,7 +125,7 @@ def recover(
     )
     history: list[Step] = []
     measured = [] if probe is None else [(0, mean_loss(lm, probe, batch))]
-    with _trainable(lm) as weights:
+    with trainable(lm) as weights:
         optimiser = torch.optim.AdamW(weights, lr=lr[0], betas=(0.9, 0.95), weight_decay=weight_decay)
         for step in range(steps):
             for group in optimiser.param_groups:
@@ -157,7 +157,7 @@ def _step(
 
 
 @contextmanager
-def _trainable(lm: LM) -> Iterator[list[Any]]:
+def trainable(lm: LM) -> Iterator[list[Any]]:
     """All weights in fp32 or wider and wanting gradients; then as they were stored, without any."""
     weights = list(lm.model.parameters())
     before = [(weight.dtype, weight.requires_grad) for weight in weights]

@@ -1,0 +1,136 @@
+"""A student: a small Llama with the teacher's tokenizer, cut out of the teacher or made of random weights."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.initialization import no_init_weights
+
+from labkit.compress.distil.losses import matching
+from labkit.compress.prune.importance import importance
+from labkit.compress.prune.shrink import Counts, choose, shrink
+from labkit.compress.prune.units import units
+from labkit.errors import LabkitError
+from labkit.models import LM
+
+STARTS = ("teacher", "random")
+
+
+@torch.no_grad()
+def student(
+    lm: LM,
+    *,
+    layers: int = 2,
+    hidden: int = 160,
+    heads: int = 4,
+    kv_heads: int = 2,
+    neurons: int = 480,
+    start: str = "teacher",
+    seed: int = 0,
+) -> LM:
+    """A model of the given shape with under half of the teacher's parameters, on the teacher's device in its dtype.
+
+    Args:
+        lm: the teacher, a LlamaForCausalLM; it stays as it is.
+        layers, heads, kv_heads, neurons: at most the teacher's; heads / kv_heads may not exceed the teacher's.
+        hidden: width of the residual stream, a multiple of heads; the head dimension stays.
+        start: "teacher" takes evenly spread layers (see `matching`), the heads and neurons with the largest
+            weights and the channels of the residual stream with the largest embeddings. "random" takes nothing:
+            normal weights, layers that begin as the identity.
+        seed: of the random weights.
+
+    Returns:
+        A new LM, which labkit.models.packed_checkpoint.save writes, labkit.load reads and the engine runs.
+
+    Raises:
+        LabkitError: the teacher is no Llama, the shape does not fit into it, or is half as large or larger.
+    """
+    if not isinstance(lm.model, LlamaForCausalLM):
+        raise LabkitError(
+            f"{lm.name} is a {type(lm.model).__name__}; students here are Llamas.",
+            "Take labcoder as the teacher.",
+        )
+    if start not in STARTS:
+        raise LabkitError(f"A student cannot start from {start!r}.", f"Give one of {', '.join(STARTS)}.")
+    config = _config(lm, layers, hidden, heads, kv_heads, neurons)
+    with no_init_weights():  # which would draw from torch's own state
+        model: Any = LlamaForCausalLM(config)
+    model.tie_weights()
+    ours, theirs = parameters(model), parameters(lm.model)
+    if not 2 * ours < theirs:
+        raise LabkitError(
+            f"The student has {ours:,} parameters, {ours / theirs:.0%} of its teacher's {theirs:,}.",
+            "Give it fewer layers or a smaller width, so that it is under half the size.",
+        )
+    if start == "teacher":
+        _cut(lm, model, config)
+    else:
+        _draw(model, seed)
+    model.generation_config = copy.deepcopy(lm.model.generation_config)
+    model.to(lm.device, lm.dtype).eval()
+    return LM(model, lm.tokenizer, f"{lm.name} (student)", lm.device, lm.dtype)
+
+
+def parameters(model: Any) -> int:
+    """How many numbers a model has learned; tied weights count once."""
+    return sum(weight.numel() for weight in model.parameters())
+
+
+def _config(lm: LM, layers: int, hidden: int, heads: int, kv_heads: int, neurons: int) -> LlamaConfig:
+    teacher = lm.config
+    sizes = {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "intermediate_size": neurons,
+    }
+    wrong = [name for name, size in sizes.items() if not 1 <= size <= getattr(teacher, name)]
+    if wrong or hidden % heads or heads % kv_heads or heads / kv_heads > units(lm).group:
+        raise LabkitError(
+            f"No student of {lm.name} has the sizes {sizes}.",
+            "Nothing may be larger than in the teacher, nor may heads / kv_heads; hidden must be a multiple of heads "
+            "and heads of kv_heads.",
+        )
+    settings = {**teacher.to_dict(), **sizes, "head_dim": units(lm).head_dim}
+    return LlamaConfig(**settings)
+
+
+def _cut(lm: LM, model: Any, config: Any) -> None:
+    """Fill the student with what of the teacher matters most."""
+    keep = Counts(config.num_attention_heads, config.num_key_value_heads, config.intermediate_size, 0.0)
+    # sizes of weights need no text; the tokens are not looked at
+    scores = importance(lm, torch.zeros(2, dtype=torch.long), "magnitude")
+    source = shrink(lm, *choose(scores, keep)).model.state_dict()
+    sizes = source["model.embed_tokens.weight"].double().square().sum(0)
+    channels = sizes.topk(config.hidden_size).indices.sort().values
+    layers = matching(config.num_hidden_layers, lm.config.num_hidden_layers)
+    for name, target in model.state_dict().items():
+        parts = name.split(".")
+        if parts[1] == "layers":
+            parts[2] = str(layers[int(parts[2])])
+        target.copy_(_take(name, source[".".join(parts)], channels))
+
+
+def _take(name: str, weight: Tensor, channels: Tensor) -> Tensor:
+    """The channels of the residual stream: rows of what writes to it, columns of what reads it, both of no other."""
+    writes = weight.ndim == 1 or name.endswith(("o_proj.weight", "down_proj.weight"))
+    return weight.index_select(0 if writes else 1, channels)
+
+
+def _draw(model: Any, seed: int) -> None:
+    """Random weights; each layer begins as no change to the residual stream."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in model.named_parameters():
+        if weight.ndim == 1:
+            weight.fill_(1.0)
+        elif name.endswith(("o_proj.weight", "down_proj.weight")):
+            weight.zero_()
+        else:
+            spread = 0.02 if "embed" in name or "lm_head" in name else 1 / math.sqrt(weight.shape[1])
+            weight.normal_(0, spread, generator=generator)
