@@ -144,8 +144,8 @@ def bench(
     import importlib
     import inspect
 
-    # both are measured through the engine, which lives in a room above their own
-    found = {"fuse": "labkit.batch.bench_fuse", "compress": "labkit.batch.bench_compress"}
+    # these are measured through the engine, which lives in a room above their own
+    found = {each: f"labkit.batch.bench_{each}" for each in ("fuse", "compress", "distil")}
     found |= {path.parent.name: f"labkit.{path.parent.name}.bench" for path in _HERE.glob("*/bench.py")}
     if name not in found:
         raise LabkitError(

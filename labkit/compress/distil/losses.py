@@ -23,19 +23,19 @@ def outputs(
 
     Args:
         student, teacher: logits [..., tokens, vocabulary]. Where the teacher's is −inf, the term is 0.
-        temperature: above 0; one for all, or [..., tokens].
+        temperature: above 0; one for all, or [..., tokens] (whose values are not checked: a device would have to wait).
         mask: bool [..., tokens], True where a token counts; None means all.
 
     Raises:
         LabkitError: shapes differ, a temperature is not above 0, or no token counts.
     """
     _same(student.shape, teacher.shape)
-    heat = torch.as_tensor(temperature, device=student.device, dtype=_wide(student))
-    if not bool((heat > 0).all()):
+    if not isinstance(temperature, Tensor) and not temperature > 0:
         raise LabkitError(
-            "A temperature is not above 0.", "1 leaves distributions as they are; 2 softens them."
+            f"{temperature} is no temperature.", "Give one above 0; 1 leaves distributions as they are."
         )
-    per_token = heat if heat.ndim == 0 else heat[..., None]
+    heat = torch.as_tensor(temperature, dtype=_wide(student))
+    per_token = heat[..., None] if heat.ndim else heat
     log_p = (teacher.to(heat.dtype) / per_token).log_softmax(-1)
     log_q = (student.to(heat.dtype) / per_token).log_softmax(-1)
     return mean(heat**2 * _divergence(log_p, log_q), mask)

@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 
-from labkit.compress.distil.losses import matching
 from labkit.compress.prune.importance import importance
 from labkit.compress.prune.shrink import Counts, choose, shrink
 from labkit.compress.prune.units import units
@@ -19,6 +18,16 @@ from labkit.errors import LabkitError
 from labkit.models import LM
 
 STARTS = ("teacher", "random")
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "narrow": {"layers": 2, "hidden": 160, "heads": 4, "kv_heads": 2, "neurons": 480},
+    "half as deep": {"layers": 2, "hidden": 512, "heads": 8, "kv_heads": 2, "neurons": 384},
+    "one layer": {"layers": 1, "hidden": 512, "heads": 8, "kv_heads": 2, "neurons": 1152},
+}
+"""Students of labcoder: 2.0, 6.7 and 6.6M parameters of its 13.9M. The first is 4 MB in 16 bits."""
+
+SEQUENCES, LENGTH = 16, 128
+"""Of the text from which importance is judged."""
 
 
 @torch.no_grad()
@@ -31,6 +40,7 @@ def student(
     kv_heads: int = 2,
     neurons: int = 480,
     start: str = "teacher",
+    tokens: Tensor | None = None,
     seed: int = 0,
 ) -> LM:
     """A model of the given shape with under half of the teacher's parameters, on the teacher's device in its dtype.
@@ -39,9 +49,10 @@ def student(
         lm: the teacher, a LlamaForCausalLM; it stays as it is.
         layers, heads, kv_heads, neurons: at most the teacher's; heads / kv_heads may not exceed the teacher's.
         hidden: width of the residual stream, a multiple of heads; the head dimension stays.
-        start: "teacher" takes evenly spread layers (see `matching`), the heads and neurons with the largest
-            weights and the channels of the residual stream with the largest embeddings. "random" takes nothing:
-            normal weights, layers that begin as the identity.
+        start: "teacher" takes evenly spread layers, the first among them (Sanh et al. 2019, "DistilBERT"), their most
+            important heads and neurons (see labkit.compress.prune), and the channels of the residual stream with
+            the largest embeddings. "random" takes nothing: normal weights, layers that begin as the identity.
+        tokens: LongTensor [n ≥ 2048] of training text to judge importance by gradients; None goes by size of weights.
         seed: of the random weights.
 
     Returns:
@@ -68,7 +79,7 @@ def student(
             "Give it fewer layers or a smaller width, so that it is under half the size.",
         )
     if start == "teacher":
-        _cut(lm, model, config)
+        _cut(lm, model, config, tokens)
     else:
         _draw(model, seed)
     model.generation_config = copy.deepcopy(lm.model.generation_config)
@@ -101,19 +112,21 @@ def _config(lm: LM, layers: int, hidden: int, heads: int, kv_heads: int, neurons
     return LlamaConfig(**settings)
 
 
-def _cut(lm: LM, model: Any, config: Any) -> None:
+def _cut(lm: LM, model: Any, config: Any, tokens: Tensor | None) -> None:
     """Fill the student with what of the teacher matters most."""
+    if tokens is None:  # sizes of weights need no text: none is looked at
+        scores = importance(lm, torch.zeros(0), "magnitude")
+    else:
+        scores = importance(lm, tokens, "taylor", length=LENGTH, sequences=SEQUENCES)
     keep = Counts(config.num_attention_heads, config.num_key_value_heads, config.intermediate_size, 0.0)
-    # sizes of weights need no text; the tokens are not looked at
-    scores = importance(lm, torch.zeros(2, dtype=torch.long), "magnitude")
     source = shrink(lm, *choose(scores, keep)).model.state_dict()
     sizes = source["model.embed_tokens.weight"].double().square().sum(0)
     channels = sizes.topk(config.hidden_size).indices.sort().values
-    layers = matching(config.num_hidden_layers, lm.config.num_hidden_layers)
+    ours, theirs = config.num_hidden_layers, lm.config.num_hidden_layers
     for name, target in model.state_dict().items():
         parts = name.split(".")
         if parts[1] == "layers":
-            parts[2] = str(layers[int(parts[2])])
+            parts[2] = str(int(parts[2]) * theirs // ours)
         target.copy_(_take(name, source[".".join(parts)], channels))
 
 
