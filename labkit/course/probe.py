@@ -46,7 +46,7 @@ class Probe:
         LabkitError: the text is too short.
     """
 
-    def __init__(self, lm: LM, *, pages: int = 16, length: int = 128, text: str = "fixed") -> None:
+    def __init__(self, lm: LM, *, pages: int = 12, length: int = 128, text: str = "fixed") -> None:
         ids, sizes = tokenize(lm, evaluation_text(text))
         if pages < 2 or length < 2 or len(ids) < pages * length:
             raise LabkitError(f"{len(ids)} tokens do not make {pages} pages of {length}.", "Ask for less.")
@@ -62,6 +62,11 @@ class Probe:
         """That are predicted."""
         return self.nats.numel()
 
+    @property
+    def reference(self) -> Reading:
+        """What `read` says of the reference itself."""
+        return self._reading(self.logs, self.nats)
+
     def read(self, lm: LM) -> Reading:
         """A model's quality on the pages.
 
@@ -74,6 +79,9 @@ class Probe:
         nats = self._nats(logs)
         if not bool(nats.isfinite().all()):
             raise LabkitError(f"{lm.name} gives NaN on this text.", "Undo the last change to it.")
+        return self._reading(logs, nats)
+
+    def _reading(self, logs: Tensor, nats: Tensor) -> Reading:
         moved = paired_bootstrap(self.nats.mean(1), nats.mean(1))
         loss = nats.mean().item()
         kl = F.kl_div(logs, self.logs, log_target=True, reduction="sum") / self.tokens

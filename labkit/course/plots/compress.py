@@ -215,7 +215,9 @@ def ratios(tried: Sequence[float], found: Mapping[str, Sequence[float]], label: 
     for (name, line), colour in zip(found.items(), (BLUE, ORANGE, VERMILION, PURPLE), strict=False):
         axes.plot(tried, [100 * value for value in line], color=colour, label=name, **MEASURED)
         best = min(range(len(line)), key=line.__getitem__)
-        axes.plot(tried[best], 100 * line[best], marker="o", markersize=13, markerfacecolor="none", color=colour)
+        axes.plot(
+            tried[best], 100 * line[best], marker="o", markersize=13, markerfacecolor="none", color=colour
+        )
     axes.set_ylim(bottom=0)
     axes.set_xlabel("ratio (0: plain rounding)")
     axes.set_ylabel(label)

@@ -74,14 +74,14 @@ def speeds(seconds: Mapping[str, float], sizes: Mapping[str, int], first: str) -
     return Table([*heads[:-1], heads[-1].format(first=first)], rows)
 
 
-def damage(found: Sequence[Any], count: int = 5) -> Table:
-    """The layers that did most damage.
+def damage(found: Mapping[str, float], count: int = 5) -> Table:
+    """The matrices that do most damage.
 
     Args:
-        found: with `module` and `kl` [nats], the worst first.
+        found: module → KL [nats], the worst first.
     """
     words = texts.words(NOTEBOOK)
-    rows = [[short(each.module), f"{1e3 * each.kl:.1f}"] for each in found[:count]]
+    rows = [[short(name), f"{1e3 * kl:.1f}"] for name, kl in list(found.items())[:count]]
     return Table([words["layer"], words["kl"]], rows, words["damage_caption"])
 
 
@@ -92,12 +92,11 @@ def short(module: str) -> str:
     return f"{number} {parts[-1].removesuffix('_proj')}".strip()
 
 
-def zeros(rows: Sequence[tuple[float, Any, Reading, float]]) -> Table:
-    """Unstructured pruning: share of zeros, `Sparsity`, quality, time of a decode step beside the whole model's."""
+def zeros(rows: Sequence[tuple[float, Any, Reading]]) -> Table:
+    """Unstructured pruning: share of zeros, `Sparsity`, quality."""
     words = texts.words(NOTEBOOK)
     shown = [
-        [f"{share:.0%}", worse(read), size(sparse.dense), size(sparse.csr), size(sparse.bitmask), f"{speed:.2f} ×"]
-        for share, sparse, read, speed in rows
+        [f"{share:.0%}", worse(read), size(sparse.dense), size(sparse.csr), size(sparse.bitmask)]
+        for share, sparse, read in rows
     ]
-    heads = ("zeros", "ppl", "as_is", "as_csr", "as_mask", "speed_zeros")
-    return Table([words[key] for key in heads], shown)
+    return Table([words[key] for key in ("zeros", "ppl", "as_is", "as_csr", "as_mask")], shown)

@@ -82,10 +82,14 @@ def pruning(entry: Mapping[str, Any]) -> Table | None:
         ]
         rows.append([words[f"by_{kind}"], *cells])
     rows.append(["", *[""] * (len(stages) - 1), recorded(dict(entry))])
-    return Table([words["chosen_by"], *(words[f"stage_{stage}"] for stage in stages)], rows, words["prune_caption"])
+    return Table(
+        [words["chosen_by"], *(words[f"stage_{stage}"] for stage in stages)], rows, words["prune_caption"]
+    )
 
 
-def claims(model: str, here: Mapping[str, str], there: Mapping[str, str], entry: Mapping[str, Any] | None) -> Table:
+def claims(
+    model: str, here: Mapping[str, str], there: Mapping[str, str], entry: Mapping[str, Any] | None
+) -> Table:
     """Claimed, measured here, recorded.
 
     Args:
