@@ -1,4 +1,4 @@
-"""Distillation: losses are what their formulas say, only the student learns, and a seed gives the same student again."""
+"""Distillation: losses are what their formulas say, only the student learns, and a seed makes one student."""
 
 import copy
 import json
@@ -272,10 +272,43 @@ def test_a_student_cut_as_wide_as_its_teacher_has_its_layers_unchanged(teacher):
     }
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_a_residual_stream_that_is_narrow_inside_is_cut_without_loss(read):
+    lm = lm_of(tiny_llama(dtype=F64))
+    inside = torch.linalg.qr(drawn(48, 18))[0]
+    with torch.no_grad():
+        for name, weight in lm.model.named_parameters():
+            if name.endswith(("o_proj.weight", "down_proj.weight")):
+                weight.copy_(inside @ inside.T @ weight)
+            elif "embed" in name:
+                weight.copy_(weight @ inside @ inside.T)
+            elif name == "model.norm.weight":
+                weight.fill_(0.8)  # another one for each channel cannot be turned
+    shape = {"layers": 2, "hidden": 18, "heads": 6, "kv_heads": 2, "neurons": 80}
+    small = student(lm, **shape, tokens=text_of(lm, 2100) if read else None)
+    ids = text_of(lm, 60).view(4, 15)
+    with torch.no_grad():
+        torch.testing.assert_close(
+            small.model(ids).logits, lm.model(ids).logits, rtol=1e-4, atol=1e-4
+        )  # norms compute in fp32
+
+
 def test_importance_by_gradients_chooses_otherwise_than_by_size(teacher):
     by_size = student(teacher, **SMALL)
     by_gradient = student(teacher, **SMALL, tokens=text_of(teacher, 2100))
     assert not same(weights_of(by_size), weights_of(by_gradient))
+
+
+def test_in_16_bits_positions_stay_exact(teacher):
+    lm = LM(copy.deepcopy(teacher.model), teacher.tokenizer, "b", CPU, torch.bfloat16)
+    for weight in lm.model.parameters():
+        weight.data = weight.data.bfloat16()
+    for start in ("teacher", "random"):
+        small = student(lm, **SMALL, start=start)
+        distil(lm, small, text_of(lm), QUICK)
+        assert {weight.dtype for weight in small.model.parameters()} == {torch.bfloat16}
+        ours, theirs = (each.model.model.rotary_emb.inv_freq for each in (small, teacher))
+        assert torch.equal(ours, theirs)
 
 
 def test_random_students_depend_on_their_seed_alone(teacher):
@@ -419,9 +452,7 @@ def studied(teacher):
     words = "def spoon(soup):\n    return [soup] * 3\n" * 70
     plan = Settings(steps=3, batch=3, length=17, every=2, held_out=4)
     said = []
-    found = ablation(
-        teacher, text_of(teacher, 2100), words, plan, shape=SMALL, seeds=(0, 1), seconds=1e6, say=said.append
-    )
+    found = ablation(teacher, text_of(teacher, 2100), words, plan, shape=SMALL, seeds=(0, 1), say=said.append)
     return json.loads(json.dumps(results.to_plain(found), allow_nan=False)), said
 
 
@@ -432,7 +463,7 @@ def test_a_study_has_every_variant_of_every_seed_at_equal_budget(studied):
     ]
     assert {run["tokens"] for run in found["runs"]} == {3 * 3 * 17} and found["settings"]["steps"] == 3
     assert all([point["step"] for point in run["curve"]] == [0, 2, 3] for run in found["runs"])
-    assert len(said) == 1 + len(found["runs"])
+    assert len(said) == len(found["runs"])
     assert len({run["bits_per_byte"] for run in found["runs"]}) == len(found["runs"]), (
         "a variant changes nothing"
     )
@@ -475,24 +506,33 @@ def test_seconds_lower_the_steps(teacher):
             ablation(teacher, text_of(teacher), words, plan, shape=SMALL, **wrong)
 
 
-@pytest.mark.slow
-def test_the_benchmark_measures_every_part_and_keeps_a_student(tmp_path, monkeypatch):
+def test_the_benchmark_measures_every_part_and_keeps_a_student(teacher, tmp_path, monkeypatch):
+    shapes = {"narrow": SMALL, "deep": {**SMALL, "layers": 3}}
+    text = "def spoon(soup):\n    return [soup] * 3\n" * 70
+    said, save_student = [], bench_distil._saved
+    for name, value in {
+        "SHAPES": shapes, "evaluation_text": lambda: text, "print": said.append, "say": lambda line: None,
+        "PARTS": {**bench_distil.PARTS, "saved": lambda kitchen: save_student(kitchen, tmp_path / "student")},
+    }.items():  # fmt: skip
+        monkeypatch.setattr(bench_distil, name, value, raising=False)
     monkeypatch.setattr(bench_distil.results, "load", lambda *_: None)
-    said = []
-    monkeypatch.setattr(bench_distil, "print", said.append, raising=False)
-    saved = bench_distil._saved
-    parts = {**bench_distil.PARTS, "saved": lambda kitchen: saved(kitchen, tmp_path / "student")}
-    monkeypatch.setattr(bench_distil, "PARTS", parts)
-    plan = replace(
-        bench_distil.plan_for("cpu"), pool=4000, seconds=1.0, longer=1.0, rows=(1, 2), rounds=1,
-        settings=Settings(steps=2, batch=1, length=16, held_out=2),
-    )  # fmt: skip
-    figures = json.loads(
-        json.dumps(results.to_plain(bench_distil.run("labcoder", "cpu", plan)), allow_nan=False)
-    )
+    settings = Settings(steps=2, batch=1, length=16, held_out=2)
+    plan = bench_distil.Plan(4000, settings, seeds=(0,), seconds=0.1, longer=0.1, rows=(1, 2), rounds=1)
+    found = bench_distil.run(str(save(teacher, tmp_path / "teacher")), "cpu", plan)
+    figures = json.loads(json.dumps(results.to_plain(found), allow_nan=False))
     assert all("unavailable" not in figures[part] for part in bench_distil.PARTS), figures
     last = json.loads(said[-1])
-    assert set(last["share"]) == set(SHAPES) and set(last["speedup"]) == set(SHAPES)
-    kept = load(str(tmp_path / "student"), device="cpu")
-    assert kept.config.hidden_size == SHAPES[figures["saved"]["shape"]]["hidden"]
-    assert figures["saved"]["bytes"] <= bench_distil.MOST_BYTES
+    assert set(last["share"]) == set(last["speedup"]) == set(shapes)
+    speed = figures["speed"]
+    for rows in ("1", "2"):
+        assert speed["speedup"]["deep"][rows] == pytest.approx(
+            speed["teacher"]["median"][rows] / speed["deep"]["median"][rows]
+        )
+    kept, shape = load(str(tmp_path / "student"), device="cpu"), figures["saved"]["shape"]
+    assert kept.config.num_hidden_layers == shapes[shape]["layers"]
+    assert (
+        2 * figures["students"][shape]["parameters"] <= figures["saved"]["bytes"] <= bench_distil.MOST_BYTES
+    )
+    assert figures["students"][shape]["bits_per_byte"] == min(
+        one["bits_per_byte"] for one in figures["students"].values()
+    )

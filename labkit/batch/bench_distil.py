@@ -28,7 +28,7 @@ from labkit import fuse, paths, results
 from labkit.batch.bench import release
 from labkit.batch.bench_parts import Parts, carry, chosen, measure, say
 from labkit.batch.explore import decode_curve
-from labkit.compress.distil import SHAPES, Settings, distil, parameters, student
+from labkit.compress.distil import SHAPES, Settings, cast, distil, parameters, student
 from labkit.compress.distil.study import BASE, VARIANTS, Judged, ablation, figured, step_seconds
 from labkit.compress.text import training_tokens
 from labkit.errors import LabkitError
@@ -103,13 +103,12 @@ def _students(kitchen: Kitchen) -> dict[str, Any]:
         settings = replace(plan.settings, **changes, steps=max(steps, 1), every=max(steps // 20, 1))
         small = student(lm, **sizes, tokens=kitchen.tokens)
         history = distil(lm, small, kitchen.tokens, settings)
-        kitchen.students[shape] = small
         kitchen.figures[shape] = {
             "variant": kitchen.best, "start": "teacher", "parameters": parameters(small.model),
             "bytes": small.weight_bytes, "size": parameters(small.model) / parameters(lm.model), "steps": steps,
             **figured(history), **Judged.of(lm, small, text).figures(base),
         }  # fmt: skip
-        one = kitchen.figures[shape]
+        kitchen.students[shape], one = small, kitchen.figures[shape]
         say(
             f"  {shape:<14} {one['size']:.0%} of the parameters, {one['bits_per_byte']:.3f} bits per byte, "
             f"{one['share']:.1%} of the teacher's, after {one['tokens'] / 1e6:.1f}M tokens"
@@ -159,8 +158,7 @@ def _saved(kitchen: Kitchen, folder: Path | None = None) -> dict[str, Any]:
         )
     shape = min(fitting, key=lambda name: kitchen.figures[name]["bits_per_byte"])
     small, target = kitchen.students[shape], folder or paths.data() / "labcoder-student"
-    model: Any = small.model
-    model.to(torch.bfloat16)
+    cast(small.model, torch.bfloat16)
     save(replace(small, dtype=torch.bfloat16), target)
     size = sum(file.stat().st_size for file in target.glob("*.safetensors"))
     say(f"  {shape}: {size / 2**20:.2f} MiB")

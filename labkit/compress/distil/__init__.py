@@ -6,7 +6,7 @@ history = distil(lm, small, tokens, Settings(steps=60)) # in place
 
 from labkit.compress.distil.difficulty import share, temperatures
 from labkit.compress.distil.settings import HeldOut, History, Settings, Step
-from labkit.compress.distil.student import SHAPES, parameters, student
+from labkit.compress.distil.student import SHAPES, cast, parameters, student
 from labkit.compress.distil.train import distil, easiest_first
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "History",
     "Settings",
     "Step",
+    "cast",
     "distil",
     "easiest_first",
     "parameters",

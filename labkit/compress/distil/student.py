@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.initialization import no_init_weights
 
@@ -50,9 +51,10 @@ def student(
         layers, heads, kv_heads, neurons: at most the teacher's; heads / kv_heads may not exceed the teacher's.
         hidden: width of the residual stream, a multiple of heads; the head dimension stays.
         start: "teacher" takes evenly spread layers, the first among them (Sanh et al. 2019, "DistilBERT"), their most
-            important heads and neurons (see labkit.compress.prune), and the channels of the residual stream with
-            the largest embeddings. "random" takes nothing: normal weights, layers that begin as the identity.
-        tokens: LongTensor [n ≥ 2048] of training text to judge importance by gradients; None goes by size of weights.
+            important heads and neurons (see labkit.compress.prune), and of the residual stream the directions in
+            which most happens (Ashkboos et al. 2024, "SliceGPT"). "random" takes nothing: normal weights, layers
+            that begin as the identity.
+        tokens: LongTensor [n ≥ 2048] of training text to judge importance and directions by; None goes by weights.
         seed: of the random weights.
 
     Returns:
@@ -72,6 +74,7 @@ def student(
     with no_init_weights():  # which would draw from torch's own state
         model: Any = LlamaForCausalLM(config)
     model.tie_weights()
+    cast(model, torch.promote_types(lm.dtype, torch.float32))
     ours, theirs = parameters(model), parameters(lm.model)
     if not 2 * ours < theirs:
         raise LabkitError(
@@ -83,13 +86,19 @@ def student(
     else:
         _draw(model, seed)
     model.generation_config = copy.deepcopy(lm.model.generation_config)
-    model.to(lm.device, lm.dtype).eval()
+    cast(model.to(lm.device).eval(), lm.dtype)
     return LM(model, lm.tokenizer, f"{lm.name} (student)", lm.device, lm.dtype)
 
 
 def parameters(model: Any) -> int:
     """How many numbers a model has learned; tied weights count once."""
     return sum(weight.numel() for weight in model.parameters())
+
+
+def cast(model: Any, dtype: torch.dtype) -> None:
+    """Weights in another precision, in place; `model.to(dtype)` would round the rotary frequencies too."""
+    for weight in model.parameters():
+        weight.data = weight.data.to(dtype)
 
 
 def _config(lm: LM, layers: int, hidden: int, heads: int, kv_heads: int, neurons: int) -> LlamaConfig:
@@ -108,7 +117,9 @@ def _config(lm: LM, layers: int, hidden: int, heads: int, kv_heads: int, neurons
             "Nothing may be larger than in the teacher, nor may heads / kv_heads; hidden must be a multiple of heads "
             "and heads of kv_heads.",
         )
-    settings = {**teacher.to_dict(), **sizes, "head_dim": units(lm).head_dim}
+    # as small a share of a mean over fewer channels
+    eps = teacher.rms_norm_eps * teacher.hidden_size / hidden
+    settings = {**teacher.to_dict(), **sizes, "head_dim": units(lm).head_dim, "rms_norm_eps": eps}
     return LlamaConfig(**settings)
 
 
@@ -120,20 +131,52 @@ def _cut(lm: LM, model: Any, config: Any, tokens: Tensor | None) -> None:
         scores = importance(lm, tokens, "taylor", length=LENGTH, sequences=SEQUENCES)
     keep = Counts(config.num_attention_heads, config.num_key_value_heads, config.intermediate_size, 0.0)
     source = shrink(lm, *choose(scores, keep)).model.state_dict()
-    sizes = source["model.embed_tokens.weight"].double().square().sum(0)
-    channels = sizes.topk(config.hidden_size).indices.sort().values
     ours, theirs = config.num_hidden_layers, lm.config.num_hidden_layers
+    basis = _directions(lm, tokens)[:, : config.hidden_size]
     for name, target in model.state_dict().items():
         parts = name.split(".")
         if parts[1] == "layers":
             parts[2] = str(int(parts[2]) * theirs // ours)
-        target.copy_(_take(name, source[".".join(parts)], channels))
+        key = ".".join(parts)
+        whole = config.hidden_size == lm.config.hidden_size
+        target.copy_(source[key] if whole else _turned(key, source, basis))
 
 
-def _take(name: str, weight: Tensor, channels: Tensor) -> Tensor:
-    """The channels of the residual stream: rows of what writes to it, columns of what reads it, both of no other."""
-    writes = weight.ndim == 1 or name.endswith(("o_proj.weight", "down_proj.weight"))
-    return weight.index_select(0 if writes else 1, channels)
+def _directions(lm: LM, tokens: Tensor | None) -> Tensor:
+    """Directions of the residual stream [width, width], columns, the one in which most happens first, on the CPU.
+
+    Embeddings and, on some text, the states that layers read count alike; a state counts by where it points, since
+    each is scaled before it is read.
+    """
+    embeddings: Any = lm.model.get_input_embeddings()
+    embedded = embeddings.weight.double().cpu()
+    second = embedded.T @ embedded / embedded.square().sum()
+    if tokens is not None:
+        ids = tokens[: SEQUENCES * LENGTH].view(SEQUENCES, LENGTH).to(lm.device)
+        states = lm.model(ids, use_cache=False, output_hidden_states=True).hidden_states[:-1]
+        flat = functional.normalize(torch.stack(states).double().cpu().flatten(0, -2), dim=-1)
+        second += flat.T @ flat / len(flat)
+    return torch.linalg.eigh(second).eigenvectors.flip(-1)
+
+
+def _turned(name: str, source: dict[str, Tensor], basis: Tensor) -> Tensor:
+    """A weight [.., width] or [width, ..] in the coordinates of the basis [width, narrower].
+
+    RMSNorm does not mind a rotation once its weight is part of the matrices that read it; what is left of it makes up
+    for the mean over fewer channels. The last norm stands before the tied embeddings, so it keeps its own weight,
+    turned as far as a diagonal can be.
+    """
+    weight, stretch = source[name].double().cpu(), (basis.shape[0] / basis.shape[1]) ** 0.5
+    if name == "model.norm.weight":
+        return stretch * (basis * weight[:, None] * basis).sum(0)
+    if weight.ndim == 1:
+        return torch.full((basis.shape[1],), stretch)
+    if name.endswith(("o_proj.weight", "down_proj.weight")):
+        return basis.T @ weight
+    if ".layers." in name:
+        norm = "input_layernorm" if ".self_attn." in name else "post_attention_layernorm"
+        weight = weight * source[name.rsplit(".", 3)[0] + f".{norm}.weight"].double().cpu()
+    return weight @ basis
 
 
 def _draw(model: Any, seed: int) -> None:
