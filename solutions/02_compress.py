@@ -224,7 +224,8 @@ row = matrix[matrix.abs().amax(1).argmax()]  # the row with the largest weight o
 def draw(bits, group):
     """A row's weights and what is left of them at one position of the sliders."""
     _, _, restored = quantise(row.view(-1, group), bits, 1.0)
-    title = words["grid_title"].format(name=tables.short(name), bits=bits, group=group)
+    shared = words["shared_row" if group == len(row) else "shared_group"].format(group=group)
+    title = words["grid_title"].format(name=tables.short(name), bits=bits, shared=shared)
     return plots.grid(row.tolist(), restored.reshape(-1).tolist(), title)
 
 
@@ -296,8 +297,9 @@ for group in GROUPS[:-1]:
     print(f"groups of {group:3}: {4 + 16 / group:.3f} bits a weight, its share of a 16-bit scale included")
 
 # %% [markdown]
-# Smaller groups, smaller errors: but also more scales. Between 128 and 32 most people stop. Real matrices
-# gain more than random numbers do, because their large weights are not spread evenly.
+# Smaller groups, smaller errors, but also more scales: most people stop between 128 and 32. In small groups
+# real weights are like random numbers. Where one scale serves a whole row, the few large ones that a real
+# row has cost extra.
 
 # %% [markdown]
 # ## 3 · Two numbers in a byte
@@ -942,7 +944,7 @@ predict("perplexity after the cut, by gradients", None, "×")
 left = prune.counts(coder, 0.2)
 cut = {}
 for kind in ("taylor", "magnitude", "random"):
-    scores = prune.importance(coder, train, kind, sequences=8)
+    scores = prune.importance(coder, train, kind, sequences=12)
     cut[kind] = prune.shrink(coder, *prune.choose(scores, left))
 hurt = {words[f"by_{kind}"]: probe.read(model) for kind, model in cut.items()}
 plain_perplexity = read["plain"].perplexity
@@ -1070,8 +1072,13 @@ print(f"the student has {small_share:.0%} of the teacher's bytes")
 
 # %%
 distilled = results.load("distil")
-distil_table = records.distilled(distilled) if distilled else None
-show(distil_table) if distil_table else print(words["no_distil"])
+for table in (records.distilled(distilled), records.students(distilled)) if distilled else ():
+    if table:
+        show(table)
+if distilled and records.curves(distilled):
+    widgets.show_figure(maps.learning(records.curves(distilled), words["bits_axis"]), words["learning_there"])
+if not distilled:
+    print(words["no_distil"])
 
 # %% [markdown]
 # And a student that finished its training lies beside labcoder in this repository: **labcoder-draft**,
@@ -1281,7 +1288,9 @@ here = {
     ),
 }
 there = {f"6_{name}": records.claim_6(h200["figures"], name) for name in ("int8", "int4")} if h200 else {}
-show(records.claims(lm.name, here, there, h200))
+there |= {"9": records.claim_9(distilled["figures"])} if distilled else {}
+there |= {"10": records.claim_10(pruned_record["figures"])} if pruned_record else {}
+show(records.claims(lm.name, here, there, h200 or distilled or pruned_record))
 
 # %% [markdown]
 # **Why they differ**

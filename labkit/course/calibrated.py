@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -75,13 +76,21 @@ def blame(lm: LM, other: LM, *, tokens: int = 192) -> dict[str, float]:
     outputs, found = Outputs(lm, batches(lm, None, tokens)), {}
     for name, linear in linears(lm).items():
         weight: Tensor = linear.weight.data
-        theirs = other.model.get_submodule(name)
-        taken = (
-            theirs.packed.dequantise(weight.dtype) if isinstance(theirs, QuantizedLinear) else theirs.weight
-        )
+        theirs: Any = other.model.get_submodule(name)
+        packed = isinstance(theirs, QuantizedLinear)
+        taken = theirs.packed.dequantise(weight.dtype) if packed else theirs.weight
         try:
-            linear.weight.data = taken.to(weight)  # type: ignore[union-attr]
+            linear.weight.data = taken.to(weight)
             found[name], _ = outputs.compare(lm, name)
         finally:
             linear.weight.data = weight
     return dict(sorted(found.items(), key=lambda pair: -pair[1]))
+
+
+def _plain(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    layer = nn.Linear(1, 1, bias=bias is not None)
+    layer.out_features, layer.in_features = weight.shape
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer

@@ -25,7 +25,7 @@ def paces(
     taken: dict[str, list[float]] = {name: [] for name in models}
     ask = Request(prompt=tuple(prompt), max_tokens=new + 2, ignore_eos=True)
     for number in range(rounds):
-        for name in models if number % 2 == 0 else reversed(models):
+        for name in models if number % 2 == 0 else reversed(list(models)):
             with standing(models[name], EVERYTHING, rows=2, blocks=64, share=False) as engine:
                 engine.run([Request(prompt=tuple(prompt), max_tokens=3, ignore_eos=True)])  # compile, capture
                 done = engine.metrics.count

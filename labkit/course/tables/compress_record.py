@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,13 +14,6 @@ from labkit.course.probe import Reading
 from labkit.course.tables.cache import size
 from labkit.course.tables.compress import NOTEBOOK, worse
 from labkit.timing import duration
-
-CLAIMED = {
-    "fp16": (14.0, 15, ""),
-    "int8": (7.2, 28, "+0.5 %"),
-    "int4": (4.1, 42, "+2.3 %"),
-}
-"""Claim 6: precision → GB, tokens/s, perplexity."""
 
 
 def precisions(entry: Mapping[str, Any], qualities: Mapping[str, Reading]) -> Table | None:
@@ -98,7 +93,7 @@ def claims(
     words = texts.words(NOTEBOOK)
     rows: list[list[str | Badge]] = []
     for key in here:
-        line = [words[f"claim_{key}"], words[f"says_{key}"], here[key]]
+        line: list[str | Badge] = [words[f"claim_{key}"], words[f"says_{key}"], here[key]]
         rows.append([*line, there.get(key, "–")] if entry else line)
     badges: list[str | Badge] = ["", "", measured_here()]
     rows.append([*badges, recorded(dict(entry))] if entry else badges)
@@ -131,5 +126,79 @@ def places(entry: Mapping[str, Any], losses: Mapping[str, float]) -> list[Place]
 
 
 def distilled(entry: Mapping[str, Any]) -> Table | None:
-    """Quality of the students of the recorded ablation, each with the same budget."""
-    return None
+    """The recorded ablation: students of equal budget, and how each differs from matching outputs alone."""
+    words, found = texts.words(NOTEBOOK), entry["figures"].get("ablation", {})
+    if "summary" not in found:
+        return None
+    rows: list[list[str | Badge]] = []
+    for name, one in found["summary"].items():
+        bits, margin = one["bits_per_byte"], found["margins"].get(name)
+        said = (
+            words["base"]
+            if margin is None
+            else f"{margin['mean']:+.4f} ({margin['low']:+.4f} … {margin['high']:+.4f})"
+        )
+        rows.append(
+            [
+                name,
+                f"{bits['mean']:.3f} ({bits['low']:.3f} … {bits['high']:.3f})",
+                f"{one['share']['mean']:.1%}",
+                said,
+            ]
+        )
+    rows.append(["", "", "", recorded(dict(entry))])
+    heads = ("taught_by", "bits_per_byte", "share_of_teacher", "against_outputs")
+    return Table([words[key] for key in heads], rows, words["distil_caption"])
+
+
+def curves(entry: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
+    """The recorded ablation's learning curves, of its first seed: variant → (step, bits per byte on held-out text)."""
+    runs = entry["figures"].get("ablation", {}).get("runs", ())
+    first = min((run["seed"] for run in runs), default=0)
+    return {
+        run["variant"]: [(point["step"], point["bits_per_byte"]) for point in run["curve"] if point["step"]]
+        for run in runs
+        if run["seed"] == first
+    }
+
+
+def students(entry: Mapping[str, Any]) -> Table | None:
+    """The students that were trained longest: size, quality and speed beside the teacher's."""
+    words, figures = texts.words(NOTEBOOK), entry["figures"]
+    faster = figures.get("speed", {}).get("speedup", {})
+    rows: list[list[str | Badge]] = []
+    for name, one in figures.get("students", {}).items():
+        if "share" not in one:
+            continue
+        gains = ", ".join(f"{rows_}: {gain:.2f} ×" for rows_, gain in faster.get(name, {}).items())
+        rows.append(
+            [name, f"{one['size']:.0%}", f"{one['share']:.1%}", f"{one['agreement']:.0%}", gains or "–"]
+        )
+    if not rows:
+        return None
+    rows.append(["", "", "", "", recorded(dict(entry))])
+    heads = ("student", "size_share", "share_of_teacher", "same", "speedup_rows")
+    return Table([words[key] for key in heads], rows)
+
+
+def claim_9(figures: Mapping[str, Any]) -> str:
+    """The best recorded student under half the size: size, share of the teacher's quality, speed at one row."""
+    found = {name: one for name, one in figures.get("students", {}).items() if one.get("size", 1) < 0.5}
+    if not found:
+        return "–"
+    best = max(found, key=lambda name: found[name]["share"])
+    gain = figures.get("speed", {}).get("speedup", {}).get(best, {}).get("1")
+    one = found[best]
+    said = texts.words(NOTEBOOK)["student_is"]
+    return said.format(share=one["size"], quality=one["share"], speed=gain if gain else math.nan)
+
+
+def claim_10(figures: Mapping[str, Any]) -> str:
+    """The recorded cut by gradients: perplexity over the whole model's, cut and recovered, and speed."""
+    found, base = figures.get("summary", {}).get("taylor"), figures.get("base", {}).get("perplexity")
+    taken = {name: statistics.median(each) for name, each in figures.get("speed", {}).items()}
+    if not found or not base or not {"whole", "pruned"} <= set(taken):
+        return "–"
+    values = [found[stage]["mean"] / base for stage in ("cut", "recovered")]
+    said = texts.words(NOTEBOOK)["pruned_is"]
+    return said.format(cut=values[0], recovered=values[1], speed=taken["whole"] / taken["pruned"])
