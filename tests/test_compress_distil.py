@@ -26,6 +26,7 @@ from labkit.compress.distil import (
     temperatures,
 )
 from labkit.compress.distil.study import BASE, VARIANTS, ablation
+from labkit.course.plots import distil as plots
 from labkit.errors import LabkitError
 from labkit.models import LM, load
 from labkit.models.packed_checkpoint import save
@@ -417,6 +418,8 @@ def test_held_out_text_is_measured_as_it_is(teacher, small):
     nats = losses.labels(ours, rows[:, 1:]).item()
     assert point.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-5)
     assert point.kl == pytest.approx(losses.outputs(ours, theirs).item(), rel=1e-4)
+    floor = losses.labels(theirs, rows[:, 1:]).item() / math.log(2) / size
+    assert history.floor == pytest.approx(floor, rel=1e-5)
     assert history.steps == () and history.tokens == 0
 
 
@@ -536,3 +539,24 @@ def test_the_benchmark_measures_every_part_and_keeps_a_student(teacher, tmp_path
     assert figures["students"][shape]["bits_per_byte"] == min(
         one["bits_per_byte"] for one in figures["students"].values()
     )
+
+
+# --- pictures
+
+
+def test_pictures_show_every_variant_and_the_teacher(studied):
+    found = studied[0]
+    (axes,) = plots.learning(found).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    assert set(VARIANTS) < set(lines) and len(axes.collections) == len(VARIANTS)
+    mine = [run["curve"] for run in found["runs"] if run["variant"] == "all"]
+    means = [sum(point["bits_per_byte"] for point in points) / 2 for points in zip(*mine, strict=True)]
+    assert list(lines["all"].get_ydata()) == pytest.approx(means)
+    assert any(set(line.get_ydata()) == {found["runs"][0]["floor"]} for line in axes.get_lines())
+
+    (axes,) = plots.margins(found, BASE).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(found["margins"])
+    drawn = [line.get_xdata() for line in axes.get_lines()]
+    for margin in found["margins"].values():
+        for wanted in ([margin["low"], margin["high"]], [margin["mean"]], margin["seeds"]):
+            assert any(len(xs) == len(wanted) and list(xs) == pytest.approx(wanted) for xs in drawn)

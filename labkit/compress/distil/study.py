@@ -127,10 +127,11 @@ def ablation(
 
 
 def figured(history: History) -> dict[str, Any]:
-    """What is kept of a training: its seconds, tokens, last losses, and the curve on held-out text."""
+    """What is kept of a training: its seconds, tokens, last losses, and the curve on held-out text with its floor."""
     return {
         "seconds": history.seconds,
         "tokens": history.tokens,
+        "floor": history.floor,
         "losses": history.steps[-1].losses,
         "curve": [asdict(point) for point in history.held_out],
     }

@@ -73,7 +73,7 @@ def distil(
         Step(number, rate, dict(zip(room.names, line, strict=True)))
         for number, (rate, line) in enumerate(zip(rates, lines, strict=True))
     )
-    return History(steps, tuple(measured), room.read(plan.steps), time.perf_counter() - began)
+    return History(steps, tuple(measured), room.floor, room.read(plan.steps), time.perf_counter() - began)
 
 
 def check(teacher: LM, student: LM, plan: Settings) -> None:
@@ -123,6 +123,7 @@ class _Room:
         self.bytes_per_token = len(text.encode()) / max(self.probe.numel(), 1)
         self.layers = losses.matching(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
         self.maps = self._linear_maps()
+        self.floor: float | None = None
         self.names = [
             name for name in ("outputs", "hidden", "attention", "labels") if getattr(plan, name) > 0
         ]
@@ -203,22 +204,21 @@ class _Room:
     @torch.no_grad()
     def measure(self, step: int) -> HeldOut:
         """Bits per byte of the student and its distance from the teacher, on the held-out sequences."""
-        nats, kl = [], []
+        found = []
         for ids in self.probe.split(self.plan.batch):
             with _autocast(self.student):
                 ours, theirs = (
                     lm.model(ids, use_cache=False).logits[:, :-1] for lm in (self.student, self.teacher)
                 )
-            nats.append(len(ids) * losses.labels(ours, ids[:, 1:]))
-            kl.append(len(ids) * losses.outputs(ours, theirs))
-        mean_nats, mean_kl = (
-            torch.stack(part).double().sum().item() / len(self.probe) for part in (nats, kl)
-        )
-        if not math.isfinite(mean_nats):
+            means = [losses.labels(each, ids[:, 1:]) for each in (ours, theirs)]
+            found.append(len(ids) * torch.stack([*means, losses.outputs(ours, theirs)]).double())
+        nats, floor, kl = (torch.stack(found).sum(0) / len(self.probe)).tolist()
+        if not math.isfinite(nats):
             raise LabkitError(
                 f"The loss of {self.student.name} is no longer finite.", "Lower the first learning rate."
             )
-        return HeldOut(step, self.read(step), mean_nats / math.log(2) / self.bytes_per_token, mean_kl)
+        self.floor = floor / math.log(2) / self.bytes_per_token
+        return HeldOut(step, self.read(step), nats / math.log(2) / self.bytes_per_token, kl)
 
 
 @torch.no_grad()
