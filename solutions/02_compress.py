@@ -48,6 +48,7 @@ from labkit.compress import Format, linears, prune, quantize, shared_copy
 from labkit.compress.budget import allocate
 from labkit.compress.calibration import calibrate
 from labkit.compress.distil import Settings, distil, student
+from labkit.compress.distil.study import BASE
 from labkit.compress.sensitivity import sensitivity
 from labkit.compress.smooth import smooth
 from labkit.compress.text import training_tokens
@@ -55,6 +56,7 @@ from labkit.course import calibrated, check, ledger, predict, progress, show, te
 from labkit.course.paces import paces
 from labkit.course.plots import compress as plots
 from labkit.course.plots import compress_models as maps
+from labkit.course.plots import distil as distilling
 from labkit.course.probe import Probe
 from labkit.course.tables import compress as tables
 from labkit.course.tables import compress_record as records
@@ -438,8 +440,8 @@ show(tables.speeds(pace, {name: model.weight_bytes for name, model in slim.items
 # bits are only *permission* to be faster. Somebody has to write the kernel.
 #
 # With kernels, it looks like this. The table that articles print, recorded on an H200: one request at a
-# time through the engine, beside the ready-made roads. The last column is **labcoder's** quality, measured
-# above.
+# time through the engine, beside ready-made roads (bitsandbytes quantises while a model loads; torchao
+# quantises for `torch.compile`). The last column is **labcoder's** quality, measured above.
 
 # %%
 record_table = records.precisions(h200, {own: read["plain"], **read}) if h200 else None
@@ -705,7 +707,7 @@ show(tables.quality({name: (stored[name], read[name]) for name in ("int8", *eigh
 predict("the worst matrix's share of the damage", None, "%")
 
 # %%
-felt = sensitivity(coder, [INT4, INT8], tokens=192)
+felt = sensitivity(coder, [INT4, INT8], tokens=160)
 hurt = {each.module: each.kl for each in felt if each.format == INT4}
 predict.compare("the worst matrix's share of the damage", 100 * max(hurt.values()) / sum(hurt.values()), "%")
 places = {name: tables.short(name).split() for name in hurt}
@@ -869,7 +871,7 @@ show(
 
 # %%
 rows = []
-for share in (0.1, 0.2, 0.5):
+for share in (0.1, 0.5):
     sparse, counted = prune.magnitude(coder, share)
     rows.append((share, counted, probe.read(sparse)))
 show(tables.zeros(rows))
@@ -965,7 +967,7 @@ widgets.show_figure(plots.bars(bars, words["perplexity_axis"], first=words["whol
 # thrown off by so high a rate, so they start lower:
 
 # %%
-steps = 40 if on_gpu else 6
+steps = 40 if on_gpu else 5
 prune.recover(cut["taylor"], train, steps=steps, batch=4, length=128, lr=(1e-4, 1e-5), warmup=1)
 again = probe.read(cut["taylor"])
 times = paces({"whole": coder, "zeros": sparse, "pruned": cut["taylor"]}, text[:64], new=6)
@@ -1058,7 +1060,7 @@ steps = 40 if on_gpu else 6
 curves, apprentices = {}, {}
 for kind, losses in {"labels": {"outputs": 0.0, "labels": 1.0}, "outputs": {"outputs": 1.0}}.items():
     apprentices[kind] = student(coder)
-    settings = Settings(steps=steps, batch=4, length=128, every=2, held_out=6, **losses)
+    settings = Settings(steps=steps, batch=4, length=128, every=2, held_out=4, **losses)
     history = distil(coder, apprentices[kind], train, settings)
     curves[words[f"learns_{kind}"]] = [(each.step, each.bits_per_byte) for each in history.held_out]
 widgets.show_figure(maps.learning(curves, words["bits_axis"]), words["learning"])
@@ -1066,19 +1068,23 @@ small_share = apprentices["outputs"].weight_bytes / coder.weight_bytes
 print(f"the student has {small_share:.0%} of the teacher's bytes")
 
 # %% [markdown]
-# A few seconds make no apprentice. What more time does, was recorded: the same budget for each, and one
-# thing more at a time: hidden states, attention maps, a temperature that follows the difficulty of a token,
-# a curriculum from easy to hard.
+# A few seconds make no apprentice. What more time does was recorded. Each student has the same budget, and
+# each line adds one thing to matching outputs: hidden states, attention maps, a temperature that follows
+# the difficulty of a token, a curriculum from easy to hard. An ingredient helps if its interval leaves 0
+# out.
 
 # %%
 distilled = results.load("distil")
-for table in (records.distilled(distilled), records.students(distilled)) if distilled else ():
-    if table:
-        show(table)
-if distilled and records.curves(distilled):
-    widgets.show_figure(maps.learning(records.curves(distilled), words["bits_axis"]), words["learning_there"])
-if not distilled:
-    print(words["no_distil"])
+distil_table = records.distilled(distilled) if distilled else None
+show(distil_table) if distil_table else print(words["no_distil"])
+
+# %%
+if distil_table:
+    ablation = distilled["figures"]["ablation"]
+    widgets.show_figure(distilling.learning(ablation), words["learning_there"])
+    widgets.show_figure(distilling.margins(ablation, BASE), words["margins"])
+    longest = records.students(distilled)
+    show(longest) if longest else None
 
 # %% [markdown]
 # And a student that finished its training lies beside labcoder in this repository: **labcoder-draft**,

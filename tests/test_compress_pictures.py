@@ -135,11 +135,9 @@ def distil_record():
     """What `labkit bench distil` writes, as far as the tables read it."""
     spread = {"mean": 1.25, "low": 1.2, "high": 1.3}
     one = {"bits_per_byte": spread, "share": {"mean": 0.77}}
-    curve = [{"step": step, "bits_per_byte": 5 - step} for step in (0, 1, 2)]
     ablation = {
         "summary": {"outputs": one, "all": one},
         "margins": {"all": {"mean": -0.01, "low": -0.02, "high": -0.004}},
-        "runs": [{"variant": "outputs", "seed": seed, "curve": curve} for seed in (1, 0)],
     }
     students = {
         "narrow": {"size": 0.3, "share": 0.88, "agreement": 0.7},
@@ -156,11 +154,10 @@ def test_recorded_students():
     words = texts.words("02_compress")
     shown = str(records.distilled(entry))
     assert words["base"] in shown and "-0.0100 (-0.0200 … -0.0040)" in shown
-    assert records.curves(entry) == {"outputs": [(1, 4), (2, 3)]}
     assert "2.50 ×" in str(records.students(entry))
     assert records.claim_9(entry["figures"]) == words["student_is"].format(share=0.3, quality=0.88, speed=2.5)
     empty = {**BADGE, "figures": {}}
-    assert records.distilled(empty) is None and records.students(empty) is None and not records.curves(empty)
+    assert records.distilled(empty) is None and records.students(empty) is None
     assert records.claim_9({}) == records.claim_10({}) == "–"
 
 

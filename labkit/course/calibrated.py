@@ -17,8 +17,8 @@ from labkit.compress.sensitivity import Outputs, batches
 from labkit.models import LM
 from labkit.models.linear import QuantizedLinear
 
-CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6)
-RATIOS = 6
+CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+RATIOS = 5
 
 
 def search(lm: LM, calibration: Calibration, made: Format, *, scales: bool = True) -> Scaled:
@@ -55,11 +55,7 @@ def rounded(
         clips = found.clips if chosen == made else {}
         bias = found.bias(name, linear)
         if chosen is None:
-            layer: nn.Module = nn.Linear(1, 1)
-            layer.weight = nn.Parameter(
-                found.weight(name, linear).to(linear.weight.dtype), requires_grad=False
-            )
-            layer.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
+            layer: Any = _plain(found.weight(name, linear).to(linear.weight.dtype), bias)
         else:
             packed = replace(found, clips=clips).packed(name, linear, chosen)
             layer = QuantizedLinear(packed, bias, activations=activations, input_scale=found.inputs.get(name))
@@ -68,7 +64,7 @@ def rounded(
 
 
 @torch.no_grad()
-def blame(lm: LM, other: LM, *, tokens: int = 192) -> dict[str, float]:
+def blame(lm: LM, other: LM, *, tokens: int = 128) -> dict[str, float]:
     """KL [nats a token] that each matrix of another model does alone, put into this one; the worst first.
 
     For models whose norms and scales are this one's, on training text.

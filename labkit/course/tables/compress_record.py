@@ -151,17 +151,6 @@ def distilled(entry: Mapping[str, Any]) -> Table | None:
     return Table([words[key] for key in heads], rows, words["distil_caption"])
 
 
-def curves(entry: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
-    """The recorded ablation's learning curves, of its first seed: variant → (step, bits per byte on held-out text)."""
-    runs = entry["figures"].get("ablation", {}).get("runs", ())
-    first = min((run["seed"] for run in runs), default=0)
-    return {
-        run["variant"]: [(point["step"], point["bits_per_byte"]) for point in run["curve"] if point["step"]]
-        for run in runs
-        if run["seed"] == first
-    }
-
-
 def students(entry: Mapping[str, Any]) -> Table | None:
     """The students that were trained longest: size, quality and speed beside the teacher's."""
     words, figures = texts.words(NOTEBOOK), entry["figures"]
