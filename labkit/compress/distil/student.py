@@ -63,13 +63,7 @@ def student(
     Raises:
         LabkitError: the teacher is no Llama, the shape does not fit into it, or is half as large or larger.
     """
-    if not isinstance(lm.model, LlamaForCausalLM):
-        raise LabkitError(
-            f"{lm.name} is a {type(lm.model).__name__}; students here are Llamas.",
-            "Take labcoder as the teacher.",
-        )
-    if start not in STARTS:
-        raise LabkitError(f"A student cannot start from {start!r}.", f"Give one of {', '.join(STARTS)}.")
+    _check(lm, start)
     config = _config(lm, layers, hidden, heads, kv_heads, neurons)
     with no_init_weights():  # which would draw from torch's own state
         model: Any = LlamaForCausalLM(config)
@@ -88,6 +82,16 @@ def student(
     model.generation_config = copy.deepcopy(lm.model.generation_config)
     cast(model.to(lm.device).eval(), lm.dtype)
     return LM(model, lm.tokenizer, f"{lm.name} (student)", lm.device, lm.dtype)
+
+
+def _check(lm: LM, start: str) -> None:
+    if not isinstance(lm.model, LlamaForCausalLM):
+        raise LabkitError(
+            f"{lm.name} is a {type(lm.model).__name__}; students here are Llamas.",
+            "Take labcoder as the teacher.",
+        )
+    if start not in STARTS:
+        raise LabkitError(f"A student cannot start from {start!r}.", f"Give one of {', '.join(STARTS)}.")
 
 
 def parameters(model: Any) -> int:

@@ -89,12 +89,11 @@ def ablation(
         say: is told each result.
 
     Returns:
-        "settings" (with the steps that were taken), "variants", "shape", "parameters", "teacher": its figures and
-        parameters; "runs": variant, seed, seconds, the figures of `Judged` and the curve on held-out training text;
-        "summary": variant → mean, low and high over the seeds of bits per byte, share and held-out bits per byte;
-        "margins": variant → bits per byte − those of BASE: over all seeds with its interval over the text's windows,
-        and each seed's; "best": the variant with the lowest held-out bits per byte, which the evaluation text has no
-        part in.
+        "settings" (with the steps that were taken), "variants", "shape", "parameters", "teacher"; "runs": variant,
+        seed, seconds, the figures of `Judged` and the curve on held-out training text; "summary": variant → mean, low
+        and high over the seeds of bits_per_byte, share and held_out; "margins": variant → bits per byte above BASE
+        over all seeds, with the interval over the text's windows, and each seed's; "best": the variant that is best
+        on held-out training text, a choice in which the evaluation text has no part.
 
     Raises:
         LabkitError: no seeds, no BASE among the variants, or what the parts raise.
@@ -104,9 +103,10 @@ def ablation(
             "A study without seeds or base compares nothing.", f"Give a seed and a variant {BASE!r}."
         )
     if seconds is not None:
-        taken = sum(step_seconds(teacher, tokens, settings, shape, one) for one in variants.values())
-        settings = replace(settings, steps=max(1, min(settings.steps, int(seconds / len(seeds) / taken))))
-        say(f"{taken / len(variants) * 1e3:.1f} ms a step: {settings.steps} steps")
+        taken = [step_seconds(teacher, tokens, settings, shape, one) for one in variants.values()]
+        fitting = max(1, int(seconds / len(seeds) / sum(taken)))
+        settings = replace(settings, steps=min(settings.steps, fitting))
+        say(f"  {settings.steps} steps of {sum(taken) / len(taken) * 1e3:.1f} ms on average")
     base, runs, judged = score(teacher, text), [], {}
     size = 0
     for seed in seeds:

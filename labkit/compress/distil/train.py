@@ -102,8 +102,10 @@ def check(teacher: LM, student: LM, plan: Settings) -> None:
             f"{student.name} and {teacher.name} have different vocabularies.",
             "A student is made from its teacher's tokenizer: student(teacher, …).",
         )
-    if student.model is teacher.model:
-        raise LabkitError("The student is its own teacher.", "Make one with student(teacher, …).")
+    if student.model is teacher.model or student.device != teacher.device:
+        raise LabkitError(
+            "The student is its own teacher, or on another device.", "Make one with student(teacher, …)."
+        )
     losses.matching(student.config.num_hidden_layers, teacher.config.num_hidden_layers)
 
 
