@@ -79,12 +79,12 @@ class Scaled:
         if not bool((scale > 0).all() and scale.isfinite().all()):
             raise LabkitError("A scale is not positive and finite.", "Keep channels of zeros at scale 1.")
         if fold.producer is None:
-            self.inputs |= dict.fromkeys(fold.readers, 1 / scale)
+            self.inputs |= {name: 1 / scale for name in fold.readers}
         elif fold.offset is not None:
             scale = self._fold_norm(lm.model.get_submodule(fold.producer), fold.producer, fold.offset, scale)
         else:
             self._fold_linear(lm.model.get_submodule(fold.producer), fold, scale)
-        self.columns |= dict.fromkeys(fold.readers, scale)
+        self.columns |= {name: scale for name in fold.readers}
 
     def _fold_norm(self, norm: nn.Module, name: str, offset: float, scale: Tensor) -> Tensor:
         own = dict(norm.named_parameters())

@@ -23,6 +23,7 @@ from labkit.quality import Score, change, compare, score
 from labkit.timing import synchronize
 
 CONTROL, BASE = "true tokens only", "outputs"
+EVERYTHING = {"hidden": 1.0, "attention": 1.0, "spread": 0.5, "curriculum": 0.3}
 VARIANTS: dict[str, dict[str, Any]] = {
     CONTROL: {"outputs": 0.0, "labels": 1.0},
     "outputs, T = 1": {"temperature": 1.0},
@@ -31,9 +32,11 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "+ attention maps": {"attention": 1.0},
     "+ temperature by difficulty": {"spread": 0.5},
     "+ curriculum": {"curriculum": 0.3},
-    "all": {"hidden": 1.0, "attention": 1.0, "spread": 0.5, "curriculum": 0.3},
+    "all": EVERYTHING,
+    "all, T = 1": {**EVERYTHING, "temperature": 1.0},
 }
-"""What each changes of the settings. BASE matches outputs at the settings' temperature and nothing else."""
+"""What each changes of the settings. BASE matches outputs at the settings' temperature and nothing else; T = 1 beside
+it and beside all of them shows what is the temperature's doing."""
 
 TIMED = 3
 """Steps that are timed before the study, to know how many the seconds allow."""
