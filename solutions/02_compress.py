@@ -816,8 +816,15 @@ widgets.show_figure(
 )
 
 # %% [markdown]
-# At equal bytes the mixture is far below. Where there is a choice between finer groups for all and more
-# bits for a few, the few are the better buy, at least in this model.
+# At equal bytes the mixture lies below. Where there is a choice between finer groups for all and more bits
+# for a few, the few are the better buy, at least in this model.
+#
+# A few pages leave wide intervals. All of these formats and methods on a text that is twenty times as long,
+# recorded:
+
+# %%
+quality_table = records.qualities(h200) if h200 else None
+show(quality_table) if quality_table else print(words["not_recorded"])
 
 # %% [markdown]
 # ## 9 · A bad quantisation, and three remedies

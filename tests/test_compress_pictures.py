@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+from labkit.batch import compress_quality
 from labkit.compress import Format, linears, quantize
 from labkit.compress.calibration import calibrate
 from labkit.compress.scaled import Scaled
@@ -159,6 +160,31 @@ def test_recorded_students():
     empty = {**BADGE, "figures": {}}
     assert records.distilled(empty) is None and records.students(empty) is None
     assert records.claim_9({}) == records.claim_10({}) == "–"
+
+
+def test_quality_is_recorded_for_what_is_there_and_said_for_what_is_not(draft, monkeypatch):
+    def missing():
+        raise LabkitError("There is no such method.", "Wait.")
+
+    monkeypatch.setattr(compress_quality, "SMALL", 4000)
+    monkeypatch.setattr(compress_quality, "load", lambda name, **_: draft)
+    monkeypatch.setattr(
+        compress_quality,
+        "ways",
+        lambda coder: {"int8": lambda: quantize(coder, "int8"), "int4, AWQ": missing},
+    )
+    found = compress_quality.quality(draft)
+    one = found["models"]["int8"]
+    assert one["low"] <= one["worse"] <= one["high"] and one["kl"] < 0.01 and one["agreement"] > 0.9
+    assert one["perplexity"] / found["perplexity"] == pytest.approx(1 + one["worse"], rel=1e-6)
+    assert "unavailable" in found["models"]["int4, AWQ"]
+    shown = str(records.qualities({**BADGE, "figures": {"quality": found}}))
+    assert "int8" in shown and "AWQ" not in shown and records.qualities({**BADGE, "figures": {}}) is None
+
+
+def test_mixed_bits_take_no_more_than_groups_of_32(draft):
+    uniform = quantize(draft, Format("int4", 32, symmetric=False))
+    assert compress_quality.mixed(draft).weight_bytes <= 1.02 * uniform.weight_bytes
 
 
 def test_recorded_pruning():

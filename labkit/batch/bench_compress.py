@@ -9,6 +9,7 @@ The record, in figures (times in seconds; "runs" hold every repeat; what could n
     batch: prompts (shortest and longest [tokens]), seconds: name → rows → a decode step
     kernels: list of kernel (the product's name), shape (rows, columns), tokens, contenders: name → seconds, bytes (of
         the weight as stored), rate [B/s], share, difference, runs, calls: see labkit.fuse.bench_packed
+    quality: of labcoder, whatever the model: see labkit.batch.compress_quality
     bitsandbytes, torchao: name → as in precision; torchao's through transformers' generate with a static cache and
         torch.compile, its best setting: compiled
 """
@@ -19,7 +20,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from labkit.batch import compress_parts, compress_peers
+from labkit.batch import compress_parts, compress_peers, compress_quality
 from labkit.batch.bench_parts import Parts, carry, chosen, measure, say
 from labkit.batch.compress_parts import Kitchen, Plan, plan_for
 from labkit.models import load
@@ -30,6 +31,7 @@ PARTS: Parts = {
     "precision": compress_parts.precision,
     "batch": compress_parts.batch,
     "kernels": compress_parts.kernels,
+    "quality": lambda kitchen: compress_quality.quality(kitchen.lm),
     "bitsandbytes": compress_parts.bitsandbytes,
     "torchao": compress_peers.torchao,
 }

@@ -9,6 +9,7 @@ from labkit.course import texts
 from labkit.course.display import Badge, Table, recorded
 from labkit.course.probe import Reading
 from labkit.course.tables.cache import size
+from labkit.quality import Interval
 from labkit.timing import duration
 
 NOTEBOOK = "02_compress"
@@ -59,8 +60,13 @@ def worse(read: Reading) -> str:
     """Perplexity above the reference's, with its interval [%]."""
     if read.kl == 0:
         return texts.words(NOTEBOOK)["the_reference"]
-    ends = f"{100 * read.worse.low:+.1f} … {100 * read.worse.high:+.1f}"
-    return f"{100 * read.worse.mean:+.2f} % ({ends})"
+    return share(read.worse)
+
+
+def share(moved: Interval) -> str:
+    """A change that is a share, with its interval [%]."""
+    ends = f"{100 * moved.low:+.1f} … {100 * moved.high:+.1f}"
+    return f"{100 * moved.mean:+.2f} % ({ends})"
 
 
 def speeds(seconds: Mapping[str, float], sizes: Mapping[str, int], first: str) -> Table:

@@ -12,7 +12,8 @@ from labkit.course.display import Badge, Table, measured_here, recorded
 from labkit.course.plots.compress_models import Place
 from labkit.course.probe import Reading
 from labkit.course.tables.cache import size
-from labkit.course.tables.compress import NOTEBOOK, worse
+from labkit.course.tables.compress import NOTEBOOK, share, worse
+from labkit.quality import Interval
 from labkit.timing import duration
 
 
@@ -28,8 +29,8 @@ def precisions(entry: Mapping[str, Any], qualities: Mapping[str, Reading]) -> Ta
         for name, one in paced(figures.get(part)).items():
             stored = size(one["weight_bytes"]) if "weight_bytes" in one else "–"
             said = worse(qualities[name]) if name in qualities else "–"
-            rate, share = one["tokens_per_second"], one.get("share")
-            of_roof = f"{share:.0%}" if share is not None else "–"
+            rate, part_of = one["tokens_per_second"], one.get("share")
+            of_roof = f"{part_of:.0%}" if part_of is not None else "–"
             rows.append([name, stored, duration(one["tpot"]), f"{rate:,.0f}", of_roof, said])
     if not rows:
         return None
@@ -61,6 +62,22 @@ def curve(entry: Mapping[str, Any]) -> tuple[str, dict[str, dict[int, float]]] |
 def crossing(own: str, seconds: Mapping[str, Mapping[int, float]], name: str) -> int | None:
     """The fewest rows at which a precision is no longer faster than the model's own; None if it always is."""
     return next((rows for rows in sorted(seconds[own]) if seconds[name][rows] >= seconds[own][rows]), None)
+
+
+def qualities(entry: Mapping[str, Any]) -> Table | None:
+    """labcoder's quality on the larger text, by format and method."""
+    words, found = texts.words(NOTEBOOK), entry["figures"].get("quality", {})
+    rows: list[list[str | Badge]] = []
+    for name, one in found.get("models", {}).items():
+        if "worse" in one:
+            read = Interval(one["worse"], one["low"], one["high"])
+            numbers = [f"{1e3 * one['kl']:.1f}", f"{one['agreement']:.1%}"]
+            rows.append([name, size(one["weight_bytes"]), share(read), *numbers])
+    if not rows:
+        return None
+    rows.append(["", "", "", "", recorded(dict(entry))])
+    heads = [words[key] for key in ("precision", "weights", "ppl", "kl", "same")]
+    return Table(heads, rows, words["large_text"].format(tokens=found["tokens"]))
 
 
 def pruning(entry: Mapping[str, Any]) -> Table | None:
