@@ -444,7 +444,7 @@ show(tables.speeds(pace, {name: model.weight_bytes for name, model in slim.items
 # quantises for `torch.compile`). The last column is **labcoder's** quality, measured above.
 
 # %%
-record_table = records.precisions(h200, {own: read["plain"], **read}) if h200 else None
+record_table = records.precisions(h200, {h200["figures"]["own"]: read["plain"], **read}) if h200 else None
 show(record_table) if record_table else print(words["not_recorded"])
 
 # %% [markdown]
@@ -581,8 +581,7 @@ widgets.show_figure(plots.ratios(tried, lines, words["output_error"]), words["ra
 
 # %% [markdown]
 # Now every layer: first the scales, then a clip for each group. Four bits, groups of 128, the same bytes
-# for all of them. (A coarse search, so that it takes seconds; `quantize(lm, "int4", method="awq")` tries
-# more.)
+# for all of them. (A coarse search, so that it takes seconds.)
 
 # %%
 INT4, INT8 = Format("int4", 128, symmetric=False), Format("int8")
@@ -865,7 +864,7 @@ show(
 )
 
 # %% [markdown]
-# Read price and gain together. Protecting costs the most bytes; 8 bits do as well for a fraction of them.
+# Read price and gain together. Protecting costs the most bytes; 8 bits do about as well for a fraction of them.
 # Calibrating again costs nothing at all afterwards, so it comes first. And the remedies add up. (Where
 # perplexity cannot tell two of them apart, because the intervals overlap, KL often can: it compares every
 # token with the original's.)
@@ -968,7 +967,7 @@ bars = {words["whole"]: (plain_perplexity,) * 3} | bars
 widgets.show_figure(plots.bars(bars, words["perplexity_axis"], first=words["whole"]), words["cut_bars"])
 
 # %% [markdown]
-# Gradients choose far better than chance. (And the size of the weights? A neuron with small weights may be
+# Gradients choose better than chance. (And the size of the weights? A neuron with small weights may be
 # one that all others rely on.) But all three models are hurt, and so pruning is followed by **recovery**: a
 # short training whose learning rate falls. Usually from 1e-3 to 1e-4; the few steps here would only be
 # thrown off by so high a rate, so they start lower:
@@ -1164,7 +1163,8 @@ else:
 
 # %% [markdown]
 # No method wins everywhere. Bits buy memory and, with the right kernels, speed for few rows. A student buys
-# speed on any machine, without special kernels, and costs a training. Pruning lies in between. And they
+# speed on any machine, without special kernels, and costs a training. Pruning needs more training than a
+# few steps before it can compete. And they
 # combine: a student, too, can be stored in 8 bits.
 
 # %% [markdown]
@@ -1267,7 +1267,7 @@ print(f"quality of the plain model, on the same pages: {read['plain'].bits_per_b
 
 # %% [markdown]
 # (Through the engine, with everything of notebook 05 switched on: a plain loop would hide the gain behind
-# Python. Quality on the 16 pages of section 4, lower is better.) On a processor this rung is one of
+# Python. Quality on the 12 pages of section 4, lower is better.) On a processor this rung is one of
 # *memory*: it may well be slower than the plain model, for the reason that section 5 found. Keep it honest,
 # and keep it on the ladder.
 
@@ -1312,7 +1312,7 @@ show(records.claims(lm.name, here, there, h200 or distilled or pruned_record))
 #   large vocabulary falls less. The articles' 7.2 and 4.1 GB are right for a 7B; "3.5 GB at 32 bits" is
 #   not.
 # - *Speed* follows the bytes only where a kernel unpacks in registers, rows are few, and nothing else is
-#   waited for. The articles' 15 tokens per second are those of a loop that waits for something else, so
+#   waited for. On a recent GPU, 15 tokens per second are those of a loop that waits for something else, so
 #   most of what they gain is not the bits' doing.
 # - *Quality*: a figure such as "+2.3 %" belongs to one model, one method and one text. A small model
 #   suffers more.

@@ -182,11 +182,6 @@ def test_quality_is_recorded_for_what_is_there_and_said_for_what_is_not(draft, m
     assert "int8" in shown and "AWQ" not in shown and records.qualities({**BADGE, "figures": {}}) is None
 
 
-def test_mixed_bits_take_no_more_than_groups_of_32(draft):
-    uniform = quantize(draft, Format("int4", 32, symmetric=False))
-    assert compress_quality.mixed(draft).weight_bytes <= 1.02 * uniform.weight_bytes
-
-
 def test_recorded_pruning():
     spread = {"mean": 20.0, "low": 18.0, "high": 22.0}
     figures = {

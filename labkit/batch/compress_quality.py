@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from labkit.batch.bench_parts import say
-from labkit.compress import Format, linears, quantize
+from labkit.compress import Format, linears, quantise, quantize
 from labkit.compress.budget import allocate
 from labkit.compress.sensitivity import sensitivity
 from labkit.fuse.contest import reason
@@ -87,11 +87,8 @@ def ways(coder: LM) -> dict[str, Callable[[], LM]]:
 
 def mixed(coder: LM) -> LM:
     """4 and 8 bits, in the bytes that uniform groups of 32 take."""
-    weights = sum(linear.weight.numel() for linear in linears(coder).values())
-    size = coder.dtype.itemsize
-    budget = (
-        weights // 2 + weights // 32 * (1 + 2 * size) // 2
-    )  # a scale and half a byte of zero point for each 32
+    finer = Format("int4", 32, symmetric=False)
+    budget = sum(quantise(linear.weight, finer).nbytes for linear in linears(coder).values())
     return quantize(coder, "int4", plan=allocate(sensitivity(coder, [INT4, INT8]), budget))
 
 
