@@ -17,7 +17,7 @@ from labkit.compress.sensitivity import Outputs, batches
 from labkit.models import LM
 from labkit.models.linear import QuantizedLinear
 
-CLIPS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7)
+CLIPS = (1.0, 0.95, 0.9, 0.8, 0.7)
 RATIOS = 5
 
 

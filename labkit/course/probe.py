@@ -46,7 +46,7 @@ class Probe:
         LabkitError: the text is too short.
     """
 
-    def __init__(self, lm: LM, *, pages: int = 12, length: int = 128, text: str = "fixed") -> None:
+    def __init__(self, lm: LM, *, pages: int = 10, length: int = 128, text: str = "fixed") -> None:
         ids, sizes = tokenize(lm, evaluation_text(text))
         if pages < 2 or length < 2 or len(ids) < pages * length:
             raise LabkitError(f"{len(ids)} tokens do not make {pages} pages of {length}.", "Ask for less.")
