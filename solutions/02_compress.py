@@ -720,7 +720,7 @@ print(f"all together, on other pages, {1e3 * read['int4'].kl:.0f}")
 
 # %% [markdown]
 # A few dark fields, and many pale ones. So it is a waste to treat all alike: keep the few at 8 bits
-# (**mixed precision**), and let the many have 4. And since the damages of single matrices nearly add up,
+# (**mixed precision**), and let the many have 4. And since the damages of single matrices add up roughly,
 # choosing is a sum: most damage taken away for a budget of bytes. That is the *knapsack problem*.
 
 # %% [markdown]
@@ -787,7 +787,7 @@ by_hand = {
 show(tables.quality(by_hand))
 
 # %% [markdown]
-# Matrix by matrix there are $2^{28}$ choices, too many to try. `labkit.compress.budget.allocate` finds the
+# Matrix by matrix there are 2 to the power of 28 choices, too many to try. `labkit.compress.budget.allocate` finds the
 # best by dynamic programming. Several budgets, beside uniform groups of 128 and 32:
 
 # %%

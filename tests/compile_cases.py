@@ -21,6 +21,7 @@ from labkit.kernels import (  # noqa: E402
     linear,
     linear_tiling,
     packed_linear,
+    packed_tiling,
     paged_decode,
     pages,
     prefill,
@@ -30,7 +31,6 @@ from labkit.kernels import (  # noqa: E402
 )
 from labkit.kernels.formats import Format  # noqa: E402
 from labkit.kernels.packed import quantise  # noqa: E402
-from labkit.kernels.packed_tiling import default_tiling  # noqa: E402
 
 
 class Absent:
@@ -93,10 +93,14 @@ def test_packed_linear(made, tokens, dtype, capability):
     ):  # there is none before Ada, and packed_linear takes the reference
         made = Format("int8", 32, symmetric=False)
     x, weight = torch.zeros(tokens, 512, dtype=dtype), quantise(torch.zeros(72, 512, dtype=dtype), made)
-    tiling = default_tiling(72, 512, linear_tiling.padded(tokens), made, 132)
+    tiling = packed_tiling.default_tiling(
+        72, 512, packed_tiling.padded(tokens), made, 132, exact=dtype == torch.float32
+    )
     packed_linear.launch(x, weight, x[0, :72], add=x[:, :72], tiling=tiling, pdl=capability >= 90)
     counters = linear.arrival_counters(200, "cpu")
     packed_linear.launch(x, weight, tiling=replace(tiling, splits=2), counters=counters)
+    packed_linear.launch(x, weight, tiling=tiling, norm=rms_norm.Norm(x[0], 1e-5))
+    packed_linear.launch(torch.zeros(tokens, 1024, dtype=dtype), weight, tiling=tiling, gate="silu")
 
 
 @pytest.mark.parametrize("tokens", [1, 70])

@@ -7,11 +7,12 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "run through test_kernels_pack
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from labkit.kernels import packed_linear, w8a8  # noqa: E402
+from labkit.kernels import gated, packed_linear, rms_norm, w8a8  # noqa: E402
 from labkit.kernels.formats import Format  # noqa: E402
 from labkit.kernels.linear import arrival_counters  # noqa: E402
 from labkit.kernels.packed import quantise  # noqa: E402
 from labkit.kernels.packed_tiling import PackedTiling, tile_of  # noqa: E402
+from labkit.kernels.rms_norm import Norm  # noqa: E402
 
 FORMATS = [
     Format("int8"),
@@ -64,26 +65,78 @@ def test_equal_to_the_reference(made, tokens, n, k):
 def test_shares_and_the_epilogue(made, tokens, counted):
     x, weight = case(made, tokens, 41, 520)
     bias, add = torch.randn(41), torch.randn(tokens, 41)
-    tile = 64 if tokens == 1 else tile_of(made, 520)
-    tiling = PackedTiling(16 if tokens > 1 else 2, tile, 1, splits=3)
+    tiling = PackedTiling(16, tile_of(made, 520), 1, splits=3)
     counters = arrival_counters(41, "cpu") if counted else None
     out = packed_linear.launch(x, weight, bias, add=add, activation="gelu", tiling=tiling, counters=counters)
     close(out, x, weight, bias=bias, add=add, activation="gelu")
     assert counters is None or not counters.any()
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("made", FORMATS, ids=str)
+@pytest.mark.parametrize(("tokens", "n", "k"), [(1, 37, 200), (1, 8, 9), (3, 37, 520), (16, 19, 72)])
+def test_x_as_whole_numbers(made, tokens, n, k):
+    for dtype in (torch.float16, torch.bfloat16):
+        x, weight = case(made, tokens, n, k, dtype)
+        out = torch.full((tokens, n), torch.nan, dtype=dtype)
+        close(packed_linear.launch(x, weight, out=out), x, weight)
+        plain = PackedTiling(16, tile_of(made, k), 1)
+        close(packed_linear.launch(x, weight, tiling=plain), x, weight)
+
+
 @pytest.mark.parametrize(
-    "made", [Format("int8", 64), Format("int4", 128, symmetric=False), Format("int4")], ids=str
+    "made", [Format("int8"), Format("int4", 32, symmetric=False), Format("fp8")], ids=str
 )
-def test_half_precision(made, tokens, dtype):
-    x, weight = case(made, tokens, 24, 256, dtype)
-    for pair in (False, True) if tokens == 1 else (False,):
-        tiling = PackedTiling(2, 32, 1, pair=pair) if tokens == 1 else None
-        out = packed_linear.launch(x, weight, tiling=tiling)
-        assert out.dtype == dtype
-        close(out, x, weight)
+@pytest.mark.parametrize("tokens", [1, 4])
+@pytest.mark.parametrize("counted", [False, True])
+def test_shares_of_whole_numbers(made, tokens, counted):
+    x, weight = case(made, tokens, 41, 520, torch.bfloat16)
+    bias, add = torch.randn(41).bfloat16(), torch.randn(tokens, 41).bfloat16()
+    counters = arrival_counters(41, "cpu") if counted else None
+    tiling = PackedTiling(32, 64, 1, splits=3, planes=True)
+    out = packed_linear.launch(x, weight, bias, add=add, activation="gelu", tiling=tiling, counters=counters)
+    close(out, x, weight, bias=bias, add=add, activation="gelu")
+    assert counters is None or not counters.any()
+
+
+@pytest.mark.parametrize(
+    "made", [Format("int8"), Format("int8", 64), Format("int4", 64), Format("fp8")], ids=str
+)
+def test_whole_numbers_keep_outliers_zeros_and_nan_to_themselves(made):
+    x, weight = case(made, 4, 24, 256, torch.bfloat16)
+    x[0, 7], x[1], x[2, 9] = 3e4, 0, torch.nan
+    out = packed_linear.launch(x, weight)
+    close(out[[0, 1, 3]], x[[0, 1, 3]], weight)
+    assert (out[1] == 0).all() and out[2].isnan().all()
+    alone = packed_linear.launch(x[3:], weight)
+    torch.testing.assert_close(alone, out[3:], rtol=1e-2, atol=1e-2 * float(out[3].abs().mean()))
+
+
+@pytest.mark.parametrize(
+    "made", [Format("int8"), Format("int4", 32, symmetric=False), Format("fp8", 64)], ids=str
+)
+@pytest.mark.parametrize("tokens", [1, 3])
+def test_a_norm_or_a_gate_on_the_way(made, tokens):
+    x, weight = case(made, tokens, 24, 200, torch.float16)
+    x[:, 5] /= 40
+    add = torch.randn(tokens, 24).half()
+    for tiling in (
+        None,
+        PackedTiling(16, tile_of(made, 200), 1),
+        PackedTiling(32, 64, 1, splits=2, planes=True),
+    ):
+        norm = Norm(torch.randn(200).half(), 1e-5, offset=1.0, wide=True)
+        normed = rms_norm.reference(x.double(), norm.weight.double(), 1e-5, offset=1.0, wide=True)[0]
+        out = packed_linear.launch(x, weight, add=add, norm=norm, tiling=tiling)
+        close_to(out, normed, weight, add)
+        both = torch.randn(tokens, 400).half()
+        for gate in ("silu", "gelu_tanh"):
+            out = packed_linear.launch(both, weight, add=add, gate=gate, tiling=tiling)
+            close_to(out, gated.reference(both.double(), gate), weight, add)
+
+
+def close_to(out, x, weight, add):
+    expected = packed_linear.reference(x, weight, add=add.double())
+    torch.testing.assert_close(out.double(), expected, rtol=4e-3, atol=4e-3 * float(expected.abs().mean()))
 
 
 def test_rows_of_a_larger_weight_and_any_company():

@@ -6,7 +6,6 @@ import math
 import pytest
 import torch
 
-from labkit.batch import compress_quality
 from labkit.compress import Format, linears, quantize
 from labkit.compress.calibration import calibrate
 from labkit.compress.scaled import Scaled
@@ -162,24 +161,13 @@ def test_recorded_students():
     assert records.claim_9({}) == records.claim_10({}) == "–"
 
 
-def test_quality_is_recorded_for_what_is_there_and_said_for_what_is_not(draft, monkeypatch):
-    def missing():
-        raise LabkitError("There is no such method.", "Wait.")
-
-    monkeypatch.setattr(compress_quality, "SMALL", 4000)
-    monkeypatch.setattr(compress_quality, "load", lambda name, **_: draft)
-    monkeypatch.setattr(
-        compress_quality,
-        "ways",
-        lambda coder: {"int8": lambda: quantize(coder, "int8"), "int4, AWQ": missing},
-    )
-    found = compress_quality.quality(draft)
-    one = found["models"]["int8"]
-    assert one["low"] <= one["worse"] <= one["high"] and one["kl"] < 0.01 and one["agreement"] > 0.9
-    assert one["perplexity"] / found["perplexity"] == pytest.approx(1 + one["worse"], rel=1e-6)
-    assert "unavailable" in found["models"]["int4, AWQ"]
+def test_recorded_qualities():
+    moved, kl, top1 = ({"mean": mean, "low": mean, "high": mean} for mean in (0.025, 0.001, 0.9))
+    one = {"weight_bytes": 22e6, "perplexity_change": moved, "kl": kl, "top1": top1}
+    found = {"tokens": 32000, "methods": {"int4": one, "bitsandbytes nf4": {"unavailable": "why"}}}
     shown = str(records.qualities({**BADGE, "figures": {"quality": found}}))
-    assert "int8" in shown and "AWQ" not in shown and records.qualities({**BADGE, "figures": {}}) is None
+    assert "32,000" in shown and "+2.50 % (+2.5 … +2.5)" in shown and "90.0%" in shown and "nf4" not in shown
+    assert records.qualities({**BADGE, "figures": {}}) is None
 
 
 def test_recorded_pruning():

@@ -15,7 +15,7 @@ from labkit.errors import LabkitError
 from labkit.kernels import packed_linear, w8a8
 from labkit.kernels.formats import Format
 from labkit.kernels.packed import cat, pack, quantise, unpack
-from labkit.kernels.packed_tiling import default_tiling, tile_of
+from labkit.kernels.packed_tiling import COLUMNS, FEW, chunks, default_tiling, tile_of
 from labkit.kernels.packed_tune import candidates
 
 CASES = Path(__file__).with_name("packed_cases.py")
@@ -142,16 +142,24 @@ def test_int8_sums_are_exact_however_large(tokens, width):
     assert torch.equal(w8a8.product(x, weight), (x.long() @ weight.long().T).int())
 
 
-@given(st.sampled_from(EVERY), st.integers(1, 5000), st.integers(1, 5000), st.sampled_from([1, 16, 64, 256]))
-def test_default_tilings_are_ones_that_kernels_take(made, n, k, tokens):
-    tiling = default_tiling(n, k, tokens, made, 132)
+@given(
+    st.sampled_from(EVERY),
+    st.integers(1, 5000),
+    st.integers(1, 5000),
+    st.sampled_from([1, 4, 16, 64, 256]),
+    st.booleans(),
+)
+def test_default_tilings_are_ones_that_kernels_take(made, n, k, tokens, exact):
+    tiling = default_tiling(n, k, tokens, made, 132, exact=exact)
     width = -(-k // made.block) * made.block // 2 if made.kind == "int4" else k
     assert (
         tiling.rows & (tiling.rows - 1) == 0 and tiling.tile & (tiling.tile - 1) == 0 and tiling.splits >= 1
     )
     assert tiling.splits == tiling.filled(width)
-    if tokens == 1:
-        assert tiling.tile >= 8
+    if tiling.planes:
+        assert not exact and tokens <= FEW
+        for each in candidates(n, k, tokens, made, 132):
+            assert not each.planes or chunks(made, tokens, each.tile) <= COLUMNS and each.tile >= 32
     else:
         assert tiling.tile == tile_of(made, width) >= 16 and tiling.rows >= 16
-    assert candidates(n, k, tokens, made, 132)[0] == tiling
+        assert exact or candidates(n, k, tokens, made, 132)[0] == tiling

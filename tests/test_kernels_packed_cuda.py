@@ -3,11 +3,12 @@
 import pytest
 import torch
 
-from labkit.kernels import packed_linear, w8a8
+from labkit.kernels import gated, packed_linear, rms_norm, w8a8
 from labkit.kernels.device import available
 from labkit.kernels.formats import Format
 from labkit.kernels.linear import arrival_counters
 from labkit.kernels.packed import quantise
+from labkit.kernels.rms_norm import Norm
 
 if not torch.cuda.is_available():
     pytest.skip("needs a GPU", allow_module_level=True)
@@ -58,6 +59,25 @@ def test_equal_to_the_reference_in_fp64(tokens, made, dtype):
             packed_linear.launch(x, weight, bias, add=add, counters=counted, pdl=pdl, out=out)
             close(out, expected, dtype)
         assert not counters.any()
+
+
+@pytest.mark.parametrize(
+    "made", [Format("int8"), Format("int4", 128, symmetric=False), Format("fp8")], ids=str
+)
+@pytest.mark.parametrize("tokens", [1, 3, 16, 40])
+def test_a_norm_or_a_gate_on_the_way(tokens, made):
+    for n, k in ((129, 264), (512, 1152)):
+        x, weight = case(made, tokens, n, k, torch.bfloat16)
+        add, counters = torch.randn(tokens, n, device=DEVICE).bfloat16(), arrival_counters(4 * n, DEVICE)
+        norm = Norm(torch.randn(k, device=DEVICE).bfloat16(), 1e-5)
+        normed = rms_norm.reference(x.double(), norm.weight.double(), 1e-5)[0]
+        expected = packed_linear.reference(normed, weight, add=add.double())
+        out = packed_linear.packed_linear(x, weight, add=add, counters=counters, pdl=True, norm=norm)
+        close(out, expected, torch.bfloat16)
+        both = torch.randn(tokens, 2 * k, device=DEVICE).bfloat16()
+        expected = packed_linear.reference(gated.reference(both.double(), "silu"), weight, add=add.double())
+        out = packed_linear.packed_linear(both, weight, add=add, counters=counters, pdl=True, gate="silu")
+        close(out, expected, torch.bfloat16)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])

@@ -4,12 +4,12 @@ The record, in figures (times in seconds; "runs" hold every repeat; what could n
 
     model, dtype, own (the precision it came in), plan; ceilings: bandwidth [B/s], flops [FLOP/s], name;
     seconds: part → how long it took; carried: part → where it is from, as in `labkit bench fuse`
+    quality: see labkit.batch.compress_quality
     precision: name → weight_bytes, bytes_a_step, tpot, low, high, tokens_per_second, share (bytes_a_step ÷ tpot ÷
         bandwidth), runs {seconds}: one request through the engine, with fused kernels and graphs
     batch: prompts (shortest and longest [tokens]), seconds: name → rows → a decode step
     kernels: list of kernel (the product's name), shape (rows, columns), tokens, contenders: name → seconds, bytes (of
         the weight as stored), rate [B/s], share, difference, runs, calls: see labkit.fuse.bench_packed
-    quality: of labcoder, whatever the model: see labkit.batch.compress_quality
     bitsandbytes, torchao: name → as in precision; torchao's through transformers' generate with a static cache and
         torch.compile, its best setting: compiled
 """
@@ -20,7 +20,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from labkit.batch import compress_parts, compress_peers, compress_quality
+from labkit.batch import compress_parts, compress_peers
 from labkit.batch.bench_parts import Parts, carry, chosen, measure, say
 from labkit.batch.compress_parts import Kitchen, Plan, plan_for
 from labkit.models import load
@@ -28,10 +28,10 @@ from labkit.profile import ceilings
 from labkit.quality import evaluation_text
 
 PARTS: Parts = {
+    "quality": compress_parts.quality,
     "precision": compress_parts.precision,
     "batch": compress_parts.batch,
     "kernels": compress_parts.kernels,
-    "quality": lambda kitchen: compress_quality.quality(kitchen.lm),
     "bitsandbytes": compress_parts.bitsandbytes,
     "torchao": compress_peers.torchao,
 }

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from labkit import fuse
+from labkit.batch import compress_quality
 from labkit.batch.bench import release
 from labkit.batch.bench_parts import say
 from labkit.batch.build import engine_for
 from labkit.batch.engine import Engine
 from labkit.batch.explore import decode_curve
 from labkit.batch.rungs import EVERYTHING, answer, standing
-from labkit.compress import quantize
+from labkit.compress import bitsandbytes_model, quantize
 from labkit.fuse.bench_packed import products
 from labkit.fuse.contest import reason
 from labkit.models import LM
@@ -36,6 +37,7 @@ class Plan:
         tokens: of the products that are timed alone.
         timed: how often a product is timed.
         rows, blocks: of the engine for one request.
+        texts, characters: what quality is measured on; all characters if None.
     """
 
     prompt: int = 128
@@ -48,13 +50,15 @@ class Plan:
     timed: int = 15
     rows: int = 16
     blocks: int = 1024
+    texts: tuple[str, ...] = ("fixed", "stdlib")
+    characters: int | None = None
 
 
 def plan_for(device_type: str) -> Plan:
     """About three minutes for a 7B on an H200; under one for labcoder on two CPU cores."""
     if device_type == "cuda":
         return Plan()
-    return Plan(new=32, sizes=(1, 4, 16, 32), tokens=(1, 16), timed=5)
+    return Plan(new=32, sizes=(1, 4, 16, 32), tokens=(1, 16), timed=5, texts=("fixed",), characters=30_000)
 
 
 @dataclass(frozen=True)
@@ -178,10 +182,14 @@ def kernels(kitchen: Kitchen) -> list[dict[str, Any]]:
     )  # fmt: skip
 
 
+def quality(kitchen: Kitchen) -> dict[str, Any]:
+    """What few bits cost, on labcoder."""
+    plan = kitchen.plan
+    return compress_quality.quality(str(kitchen.lm.device), plan.texts, plan.characters)
+
+
 def bitsandbytes(kitchen: Kitchen) -> dict[str, Any]:
     """bitsandbytes' own layers in our engine, with graphs where they can be captured."""
-    from labkit.compress import bitsandbytes_model
-
     found = {}
     for kind in ("int8", "nf4"):
         name = f"bitsandbytes {kind}"

@@ -28,6 +28,7 @@ from torch import Tensor
 
 from labkit.compress.calibration import Calibration
 from labkit.compress.folding import folds
+from labkit.compress.layers import linears
 from labkit.compress.scaled import Scaled
 from labkit.kernels.formats import Format
 from labkit.kernels.packed import grid, quantise
@@ -69,7 +70,7 @@ def awq(
     Raises:
         LabkitError: the calibration is not of this model.
     """
-    found = Scaled()
+    found, modules = Scaled(), linears(lm)
     chosen = formats if isinstance(formats, Mapping) else {}
     for fold in folds(lm):
         names = {
@@ -83,7 +84,7 @@ def awq(
             progress(", ".join(names))
         inputs = calibration[fold.readers[0]]
         moments, mean_abs = inputs.moments(), fold.pooled(inputs.mean_abs)
-        weights = {name: found.weight(name, lm.model.get_submodule(name)) for name in names}
+        weights = {name: found.weight(name, modules[name]) for name in names}
         pairs = [(weights[name], format) for name, format in names.items()]
         scale = best_scale(pairs, moments, mean_abs, ratios=ratios)
         if bool((scale != 1).any()):

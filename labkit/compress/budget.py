@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from math import gcd
+from typing import Any
 
 import numpy as np
 
@@ -89,7 +90,7 @@ def _exact(choices: Mapping[str, list[Sensitivity]], budget: int) -> dict[str, S
     most = sum(max(each.bytes for each in options) - least[name] for name, options in choices.items())
     unit = max(gcd(*extra), -(-most // STATES), 1)
     states = min(budget - sum(least.values()), most) // unit + 1
-    damage, taken = np.zeros(states), []
+    damage, taken = np.zeros(states), list[Any]()
     for name, options in choices.items():
         best, which = np.full(states, np.inf), np.zeros(states, dtype=np.int16)
         for number, each in enumerate(options):

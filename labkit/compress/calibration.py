@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from labkit.compress.layers import linears
 from labkit.compress.text import training_tokens
 from labkit.errors import LabkitError
 from labkit.models import LM
@@ -29,8 +30,8 @@ class Inputs:
     """What one tensor was over the text, before the linear layers that read it.
 
     Args:
-        mean_abs: mean of |x| by channel, [K] float32.
-        max_abs: largest |x| by channel, [K] float32.
+        mean_abs: mean of |x| by channel, [K] in float32 or better.
+        max_abs: largest |x| by channel, [K] likewise.
         rows: inputs of some tokens, the same tokens in every tensor, [S, K] in the model's dtype.
     """
 
@@ -39,12 +40,12 @@ class Inputs:
     rows: Tensor
 
     def moments(self) -> Tensor:
-        """XᵀX / S of the sampled rows, [K, K] float32: all that a squared error of outputs needs to know of X.
+        """XᵀX / S of the sampled rows, [K, K]: all that a squared error of outputs needs to know of X.
 
         Covariances are shrunk by S / (S + K): of few rows they are noise, which a search would fit. Means and
         variances are kept.
         """
-        rows = self.rows.float()
+        rows = self.rows.to(self.mean_abs.dtype)
         mean = rows.mean(0)
         centred = rows - mean
         covariance = centred.T @ centred / len(rows)
@@ -97,22 +98,13 @@ def calibrate(
     ids = _ids(lm, text, tokens, seed)
     check_positions(lm, min(WINDOW, len(ids)), "calibration")
     kept = torch.randperm(len(ids), generator=torch.Generator().manual_seed(seed))[:rows].sort().values
-    watched = _Watched(dict(linears(lm)))
+    watched = _Watched(linears(lm))
     with torch.no_grad(), watched.hooks():
         for start in range(0, len(ids), WINDOW):
             watched.take = kept[(kept >= start) & (kept < start + WINDOW)] - start
             lm.model.get_decoder()(ids[None, start : start + WINDOW].to(lm.device), use_cache=False)
             watched.seen.clear()
     return Calibration(watched.results(len(ids)), len(ids))
-
-
-def linears(lm: LM) -> Iterator[tuple[str, nn.Linear]]:
-    """The decoder's linear layers."""
-    decoder = lm.model.get_decoder()
-    inside = {id(module) for module in decoder.modules()}
-    for name, module in lm.model.named_modules():
-        if type(module) is nn.Linear and id(module) in inside:
-            yield name, module
 
 
 def _ids(lm: LM, text: str | Tensor | None, tokens: int, seed: int) -> Tensor:
@@ -138,7 +130,7 @@ class _Watched:
 
     def __init__(self, modules: Mapping[str, nn.Module]) -> None:
         self.modules = modules
-        self.take = torch.empty(0, dtype=torch.long)
+        self.take: Tensor = torch.empty(0, dtype=torch.long)
         self.seen: dict[int, tuple[Tensor, str]] = {}  # holds the tensors, so that no id is used twice
         self.leader: dict[str, str] = {}
         self.sums: dict[str, Tensor] = {}
@@ -159,8 +151,8 @@ class _Watched:
 
     def _hook(self, name: str) -> Any:
         def hook(_: nn.Module, args: tuple[Tensor, ...]) -> None:
-            x = args[0]
-            _, leader = self.seen.setdefault(id(x), (x, name))
+            x: Tensor = args[0]
+            leader = self.seen.setdefault(id(x), (x, name))[1]
             if self.leader.setdefault(name, leader) != leader:
                 raise LabkitError(
                     f"{name} reads another tensor at each step.", "Quantise it without calibration."
@@ -171,7 +163,7 @@ class _Watched:
         return hook
 
     def _add(self, name: str, x: Tensor) -> None:
-        size = x.float().abs()
+        size = x.to(torch.promote_types(x.dtype, torch.float32)).abs()
         if name not in self.sums:
             self.sums[name], self.largest[name] = size.sum(0), size.amax(0)
         else:

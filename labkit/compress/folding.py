@@ -16,12 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from labkit.compress.calibration import linears
+from labkit.compress.layers import decoder_layers, linears
 from labkit.compress.scaled import Fold
 from labkit.models import LM
 
@@ -35,10 +36,10 @@ def folds(lm: LM) -> list[Fold]:
     found: list[Fold] = []
     with torch.no_grad():
         for layer, args, kwargs in layer_calls(lm):
-            probe = Probe(layer, lambda m=layer, a=args, k=kwargs: first(m(*a, **k)), kv_width(lm))
+            probe = Probe(layer, partial(_output, layer, args, kwargs), kv_width(lm))
             found += [probe.fold(readers, names) for readers in probe.groups()]
     inside = {name for fold in found for name in fold.readers}
-    return found + [Fold((name,)) for name, _ in linears(lm) if name not in inside]
+    return found + [Fold((name,)) for name in linears(lm) if name not in inside]
 
 
 def layer_calls(lm: LM, ids: Tensor | None = None) -> list[tuple[nn.Module, tuple[Any, ...], dict[str, Any]]]:
@@ -61,14 +62,9 @@ def layer_calls(lm: LM, ids: Tensor | None = None) -> list[tuple[nn.Module, tupl
     return calls
 
 
-def decoder_layers(lm: LM) -> list[nn.Module]:
-    """The list of modules that is as long as the configuration says."""
-    lists = (each for each in lm.model.get_decoder().children() if isinstance(each, nn.ModuleList))
-    return next((list(each) for each in lists if len(each) == lm.config.num_hidden_layers), [])
-
-
-def first(output: Any) -> Tensor:
+def _output(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     """A layer's hidden states."""
+    output = layer(*args, **kwargs)
     found: Tensor = output[0] if isinstance(output, tuple) else output
     return found
 
@@ -121,11 +117,11 @@ class Probe:
                 return Fold(told)
         earlier = list(self.read)[: list(self.read).index(readers[0])]
         for module in reversed(earlier):
-            outputs = int(module.weight.shape[0])
+            outputs = _outputs(module)
             for span in self._spans(outputs, x.shape[-1]):
-                rows = self._rows(module, readers[0], span)
-                if rows is not None and self._alone(module, readers, rows, outputs):
-                    return Fold(told, names[id(module)], rows)
+                found = self._rows(module, readers[0], span)
+                if found is not None and self._alone(module, readers, found, outputs):
+                    return Fold(told, names[id(module)], found)
         return Fold(told)
 
     def _spans(self, outputs: int, columns: int) -> list[range]:
@@ -172,9 +168,14 @@ class Probe:
             return torch.equal(self.run(), self.out)
 
     def _factor(self, producer: nn.Module, rows: Tensor, value: float) -> Tensor:
-        factor = torch.ones(producer.weight.shape[0], dtype=self.out.dtype, device=rows.device)
+        factor = torch.ones(_outputs(producer), dtype=self.out.dtype, device=rows.device)
         factor[rows] = value
         return factor
+
+
+def _outputs(module: nn.Module) -> int:
+    """Rows of its weight."""
+    return len(cast(Tensor, module.weight))
 
 
 def is_norm(module: nn.Module) -> bool:

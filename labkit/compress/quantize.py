@@ -19,6 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from labkit.cache.attention import NAME as ENGINE
+from labkit.compress.awq import awq
+from labkit.compress.calibration import Calibration, calibrate
+from labkit.compress.layers import linears
+from labkit.compress.smooth import smooth
 from labkit.errors import LabkitError
 from labkit.kernels.formats import Format
 from labkit.kernels.packed import Packed, quantise
@@ -34,8 +38,11 @@ SCHEMES: dict[str, tuple[Format, str | None]] = {
 }
 """Name → format of the weights, and of the activations."""
 
-Method = Callable[[LM, dict[str, Format], Any], Iterator[tuple[str, Packed, Tensor | None]]]
-"""(a model of one's own, formats by layer, calibration) → layer, its packed weight, the scale of its input or None."""
+Packing = tuple[str, Packed, Tensor | None]
+"""A layer, its packed weight, the scale of its input or None."""
+
+Method = Callable[[LM, dict[str, Format], Calibration | None], Iterator[Packing]]
+"""What gives them, from a model with modules of its own, formats by layer, and a calibration."""
 
 
 def quantize(
@@ -43,7 +50,7 @@ def quantize(
     scheme: str | Format = "int8",
     *,
     method: str = "rtn",
-    calibration: Any = None,
+    calibration: Calibration | None = None,
     keep: Sequence[str] = (),
     plan: Mapping[str, Format | None] | None = None,
     in_place: bool = False,
@@ -53,8 +60,9 @@ def quantize(
     Args:
         scheme: "int8" (a scale for each row), "int4" (zero points, groups of 128), "fp8", "w8a8" (int8 products), or a
             Format for the weights.
-        method: "rtn" rounds to the nearest; others are in labkit.compress.METHODS.
-        calibration: what the method learns from; made from labkit's own training text if not given.
+        method: "rtn" rounds to the nearest; "awq" scales and clips weights by the inputs they meet; "smoothquant" moves
+            outliers of the inputs into weights, for int8 products.
+        calibration: what those two learn from, see `calibrate`; made from labkit's own training text if not given.
         keep: names of layers, or ends of names, that stay as they are.
         plan: layer → its Format, or None to keep it; layers that are not named follow the scheme.
         in_place: turn `lm` itself into the result, freeing weights one by one.
@@ -68,7 +76,7 @@ def quantize(
     made, activations = _scheme(scheme)
     if method not in METHODS:
         raise LabkitError(f"There is no method {method!r}.", f"Choose one of {', '.join(METHODS)}.")
-    _check(lm)
+    check_plain(lm)
     formats = _formats(lm, made, keep, plan or {})
     target = lm if in_place else replace(lm, model=shared_copy(lm.model))
     with torch.inference_mode(False), torch.no_grad():
@@ -79,16 +87,6 @@ def quantize(
     return target
 
 
-def linears(lm: LM) -> dict[str, nn.Linear]:
-    """The linear layers of the decoder by name, in the order of the model; not the last projection."""
-    head = lm.model.get_output_embeddings()
-    return {
-        name: module
-        for name, module in lm.model.named_modules()
-        if type(module) is nn.Linear and module is not head
-    }
-
-
 def shared_copy(model: Any) -> Any:
     """A model of its own modules on the same tensors: replacing one does not touch the original."""
     tensors = [*model.parameters(), *model.buffers()]
@@ -97,14 +95,22 @@ def shared_copy(model: Any) -> Any:
 
 
 def round_to_nearest(
-    lm: LM, formats: dict[str, Format], calibration: Any = None
-) -> Iterator[tuple[str, Packed, Tensor | None]]:
+    lm: LM, formats: dict[str, Format], calibration: Calibration | None = None
+) -> Iterator[Packing]:
     """Every weight to the nearest number of its grid; nothing is learned."""
     for name, made in formats.items():
         yield name, quantise(cast(Tensor, lm.model.get_submodule(name).weight), made), None
 
 
-METHODS: dict[str, Method] = {"rtn": round_to_nearest}
+def _awq(lm: LM, formats: dict[str, Format], calibration: Calibration | None) -> Iterator[Packing]:
+    return awq(lm, calibration or calibrate(lm), formats).carry_out(lm, formats)
+
+
+def _smoothquant(lm: LM, formats: dict[str, Format], calibration: Calibration | None) -> Iterator[Packing]:
+    return smooth(lm, calibration or calibrate(lm), alpha=None, names=formats).carry_out(lm, formats)
+
+
+METHODS: dict[str, Method] = {"rtn": round_to_nearest, "awq": _awq, "smoothquant": _smoothquant}
 
 
 def _put(model: Any, name: str, packed: Packed, scale: Tensor | None, activations: str | None) -> None:
@@ -148,8 +154,12 @@ def _formats(
     return {name: one for name, one in chosen.items() if one is not None}
 
 
-def _check(lm: LM) -> None:
-    """Refuse what is not a plain model."""
+def check_plain(lm: LM) -> None:
+    """Refuse what is not a plain model.
+
+    Raises:
+        LabkitError: it is quantised, fused, in an engine, or has no linear layers.
+    """
     modules = list(lm.model.modules())
     if any(isinstance(module, QuantizedLinear) for module in modules):
         raise LabkitError(f"{lm.name} is quantised already.", "Quantise the original model.")

@@ -8,11 +8,14 @@ folded into it. In exact arithmetic the model computes what it did before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
+from labkit.compress.layers import linears, parent_of
 from labkit.errors import LabkitError
 from labkit.kernels.formats import Format
 from labkit.kernels.packed import Packed, quantise
@@ -53,7 +56,7 @@ class Scaled:
         columns: s by the linear layer's name, [K] float32.
         rows: r by the linear layer's name, [N] float32.
         norms: new parameters of norms, by their full names.
-        inputs: 1 / s, [K], of linear layers that must multiply their input themselves.
+        inputs: 1 / s, [K] in the layer's dtype, of linear layers that must multiply their input themselves.
         clips: factors for the range of each group, [N, groups], by the linear layer's name.
     """
 
@@ -66,8 +69,8 @@ class Scaled:
     def fold(self, lm: LM, fold: Fold, scale: Tensor) -> None:
         """Divide what a fold's readers read by a scale.
 
-        A norm's new weight is rounded to its dtype. What it then really divides by is what its readers multiply by,
-        so nothing is lost in bfloat16 either.
+        A norm's new weight is rounded to its dtype, and so is the factor of an input. What it then really divides by
+        is what the readers multiply by, so nothing is lost in bfloat16 either.
 
         Args:
             scale: [K], the same for channels that share a row.
@@ -79,12 +82,15 @@ class Scaled:
         if not bool((scale > 0).all() and scale.isfinite().all()):
             raise LabkitError("A scale is not positive and finite.", "Keep channels of zeros at scale 1.")
         if fold.producer is None:
-            self.inputs |= {name: 1 / scale for name in fold.readers}
+            reader = cast(nn.Linear, lm.model.get_submodule(fold.readers[0]))
+            factor = (1 / scale).to(reader.weight.dtype)
+            self.inputs |= dict.fromkeys(fold.readers, factor)
+            scale = 1 / factor.to(scale)
         elif fold.offset is not None:
             scale = self._fold_norm(lm.model.get_submodule(fold.producer), fold.producer, fold.offset, scale)
         else:
-            self._fold_linear(lm.model.get_submodule(fold.producer), fold, scale)
-        self.columns |= {name: scale for name in fold.readers}
+            self._fold_linear(cast(nn.Linear, lm.model.get_submodule(fold.producer)), fold, scale)
+        self.columns |= dict.fromkeys(fold.readers, scale)
 
     def _fold_norm(self, norm: nn.Module, name: str, offset: float, scale: Tensor) -> Tensor:
         own = dict(norm.named_parameters())
@@ -99,11 +105,11 @@ class Scaled:
             self.norms[f"{name}.bias"] = (own["bias"].detach().to(scale) / scale).to(own["bias"].dtype)
         return scale
 
-    def _fold_linear(self, linear: nn.Module, fold: Fold, scale: Tensor) -> None:
+    def _fold_linear(self, linear: nn.Linear, fold: Fold, scale: Tensor) -> None:
         if fold.rows is None or fold.producer is None:
             raise LabkitError("A fold into a linear layer has no rows.", "Take what `folds` finds.")
         place = fold.rows.to(scale.device)
-        rows = torch.ones(linear.weight.shape[0], dtype=scale.dtype, device=scale.device)
+        rows = torch.ones(linear.out_features, dtype=scale.dtype, device=scale.device)
         rows[place] = scale
         if not torch.equal(rows[place], scale):
             raise LabkitError(
@@ -132,6 +138,29 @@ class Scaled:
             self.weight(name, linear), format, clip=self.clips.get(name), scale_dtype=linear.weight.dtype
         )
 
-    def changed(self) -> list[str]:
-        """Linear layers that this touches."""
-        return list(dict.fromkeys([*self.columns, *self.rows, *self.clips]))
+    def carry_out(self, lm: LM, formats: Mapping[str, Format]) -> Iterator[tuple[str, Packed, Tensor | None]]:
+        """Change the model's norms and biases, and give what takes the place of its linear layers one by one.
+
+        Layers that are not to be packed are scaled where something else relies on it.
+
+        Args:
+            lm: with modules of its own; parameters are replaced, never written to.
+
+        Returns:
+            (layer, its packed weight, the scale of its input or None), as labkit.compress.quantize wants it.
+        """
+        for path, value in self.norms.items():
+            owner, name = parent_of(lm.model, path)
+            setattr(owner, name, nn.Parameter(value, requires_grad=False))
+        for name, linear in linears(lm).items():
+            format = formats.get(name)
+            if format is None and name not in self.rows and (name not in self.columns or name in self.inputs):
+                continue
+            if linear.bias is not None:
+                linear.bias = nn.Parameter(cast(Tensor, self.bias(name, linear)), requires_grad=False)
+            if format is None:  # a layer that keeps its precision, and multiplies no input itself
+                columns = self.columns if name not in self.inputs else {}
+                weight = Scaled(columns=columns, rows=self.rows).weight(name, linear).to(linear.weight.dtype)
+                linear.weight = nn.Parameter(weight, requires_grad=False)
+            else:
+                yield name, self.packed(name, linear, format), self.inputs.get(name)

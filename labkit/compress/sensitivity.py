@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labkit.compress.awq import best_clip
-from labkit.compress.calibration import WINDOW, Calibration, linears
-from labkit.compress.folding import decoder_layers
+from labkit.compress.calibration import WINDOW, Calibration
+from labkit.compress.layers import decoder_layers, linears
 from labkit.compress.text import training_tokens
 from labkit.errors import LabkitError
 from labkit.kernels.formats import Format
@@ -69,7 +69,7 @@ def sensitivity(
     batch = batches(lm, text, tokens)
     outputs = Outputs(lm, batch)
     found = []
-    for name, linear in linears(lm):
+    for name, linear in linears(lm).items():
         if progress:
             progress(name)
         weight, dtype = linear.weight.data, linear.weight.dtype
@@ -125,7 +125,7 @@ class Outputs:
         if changed is not None:
             names = {id(module): name for name, module in lm.model.named_modules()}
             for layer, states in zip(decoder_layers(lm), self.states, strict=True):
-                if changed.startswith(names[id(layer)] + "."):
+                if f"{changed}.".startswith(names[id(layer)] + "."):
                     break
                 skipped[layer] = states
         logs, _ = run(lm, self.ids, skipped)

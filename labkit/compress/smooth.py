@@ -18,6 +18,7 @@ from torch import Tensor
 
 from labkit.compress.calibration import Calibration
 from labkit.compress.folding import folds
+from labkit.compress.layers import linears
 from labkit.compress.scaled import Scaled
 from labkit.errors import LabkitError
 from labkit.kernels.formats import Format
@@ -50,19 +51,19 @@ def smooth(
     """
     if alpha is not None and not 0 <= alpha <= 1:
         raise LabkitError(f"alpha = {alpha} is no share.", "Give 0 to 1, or None to search.")
-    found = Scaled()
+    found, modules = Scaled(), linears(lm)
     for fold in folds(lm):
         readers = [name for name in fold.readers if names is None or name in names]
         if not readers:
             continue
         inputs = calibration[readers[0]]
-        weights = [found.weight(name, lm.model.get_submodule(name)) for name in readers]
+        weights = [found.weight(name, modules[name]) for name in readers]
         largest = fold.pooled(torch.stack([weight.abs().amax(0) for weight in weights]).amax(0))
         reach = fold.pooled(inputs.max_abs)
         if alpha is not None:
             scale = scale_of(reach, largest, alpha)
         else:
-            scale = _best(weights, inputs.rows.float(), [scale_of(reach, largest, each) for each in ALPHAS])
+            scale = _best(weights, inputs.rows.to(reach), [scale_of(reach, largest, each) for each in ALPHAS])
         if bool((scale != 1).any()):
             found.fold(lm, fold, scale)
     return found

@@ -19,7 +19,7 @@ from labkit.errors import LabkitError
 from labkit.fuse.build import Builder, Launching, Parts
 from labkit.fuse.layer import needs_gradient
 from labkit.fuse.merge import Merged, Owners
-from labkit.fuse.operations import FusedNorm, PackedWeights, Weights
+from labkit.fuse.operations import FusedNorm, PackedWeights, Weights, settled
 from labkit.fuse.pieces import Sources, Unfit, linear_reason, norm_of
 from labkit.fuse.probe import alike, check
 from labkit.fuse.recognise import Plan, recognise
@@ -205,7 +205,7 @@ class End:
         if not self.state.packed or needs_gradient(self.module, x):
             return cast(Tensor, type(self.module).forward(self.module, x))
         out = self.run(x[0])
-        return (out[0] if isinstance(out, tuple) else out)[None]
+        return settled(out[0] if isinstance(out, tuple) else out)[None]
 
 
 def _test(plan: Plan, tested: dict[Any, Unfit | None]) -> None:

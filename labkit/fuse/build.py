@@ -96,6 +96,11 @@ def _stored(module: nn.Module) -> Iterator[Tensor]:
     yield from module.buffers()
 
 
+def prepares(product: Product) -> bool:
+    """Whether a product can norm or gate its input itself."""
+    return isinstance(product, PackedWeights) and product.activations is None
+
+
 class Builder:
     """Puts one layer together.
 
@@ -131,18 +136,20 @@ class Builder:
         attend = Attend(parts.attention, plan.terms, self._launching.counters, self._launching.pdl)
         own_hooks = tuple(table for each in bypassed for table in hooks(each))
         return FusedLayer(
-            plan.layer, int(cast(Any, plan.pieces["ATTENTION"]).layer_idx), self._norm("NORM_ATTENTION"), qkv,
-            self._rope(), attend, out, after[0], self._norm("NORM_MLP"), gate_up, self._gate(), down, after[1],
-            parts.residual, own_hooks,
+            plan.layer, int(cast(Any, plan.pieces["ATTENTION"]).layer_idx), self._norm("NORM_ATTENTION", qkv), qkv,
+            self._rope(), attend, out, after[0], self._norm("NORM_MLP", gate_up), gate_up, self._gate(down), down,
+            after[1], parts.residual, own_hooks,
         )  # fmt: skip
 
     def _keep(self, role: str, part: str, reason: str) -> None:
         self.kept.append(Kept(self.plan.where[role], part, reason))
 
-    def _norm(self, role: str) -> Normalise:
+    def _norm(self, role: str, readers: tuple[Product, ...] = ()) -> Normalise:
         if self.parts.norm and role in self.plan.norms:
             self.applied.add("norm")
-            return FusedNorm(self.plan.norms[role], self._launching.pdl)
+            return FusedNorm(
+                self.plan.norms[role], self._launching.pdl, len(readers) == 1 and prepares(readers[0])
+            )
         if self.parts.norm:
             self._keep(role, "norm", self.plan.kept[role])
         return OwnNorm(self.plan.pieces[role])
@@ -190,10 +197,10 @@ class Builder:
         own_norms = plan.pieces.get("Q_NORM"), plan.pieces.get("K_NORM")
         return OwnRope(plan.heads, plan.kv_heads, *own_norms, plan.rotary)
 
-    def _gate(self) -> FusedGate | OwnGate:
+    def _gate(self, reader: Product) -> FusedGate | OwnGate:
         if self.parts.gated and self.plan.activation is not None:
             self.applied.add("gated")
-            return FusedGate(self.plan.activation, self._launching.pdl)
+            return FusedGate(self.plan.activation, self._launching.pdl, prepares(reader))
         if self.parts.gated:
             self._keep("ACTIVATION", "gated", self.plan.kept["ACTIVATION"])
         return OwnGate(self.plan.pieces["ACTIVATION"])

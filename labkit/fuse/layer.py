@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from labkit.errors import LabkitError
-from labkit.fuse.operations import Attend, Normalise, Product
+from labkit.fuse.operations import Attend, Input, Normalise, Product, settled
 from labkit.fuse.pieces import alive
 
 EPILOGUE_TOKENS = 16
@@ -52,7 +52,7 @@ class FusedLayer:
     after_attention: Normalise | None
     norm_mlp: Normalise
     gate_up: tuple[Product, ...]
-    gate: Callable[[list[Tensor]], Tensor]
+    gate: Callable[[list[Tensor]], Input]
     down: Product
     after_mlp: Normalise | None
     folds: bool
@@ -81,14 +81,14 @@ class FusedLayer:
         normed, hidden = self._join(self._mix(hidden, positions, kv), hidden)
         if hidden.is_cuda or len(hidden) <= CPU_TILE:
             return self._mlp(normed, hidden)
-        pairs = zip(normed.split(CPU_TILE), hidden.split(CPU_TILE), strict=True)
+        pairs = zip(settled(normed).split(CPU_TILE), hidden.split(CPU_TILE), strict=True)
         return torch.cat([self._mlp(*pair) for pair in pairs])
 
-    def _mlp(self, normed: Tensor, hidden: Tensor) -> Tensor:
+    def _mlp(self, normed: Input, hidden: Tensor) -> Tensor:
         """The stream after the MLP."""
         inner = self.gate([product(normed) for product in self.gate_up])
         if self.after_mlp is not None:
-            return hidden + self.after_mlp(self.down(inner))[0]
+            return hidden + settled(self.after_mlp(self.down(inner))[0])
         return self.down(inner, hidden)
 
     def _mix(self, hidden: Tensor, positions: tuple[Tensor, Tensor], kv: Any) -> Tensor:
@@ -99,10 +99,10 @@ class FusedLayer:
         q, k, v = self.rope(parts, *positions, pages, layout.slots)
         return self.attend(q, k, v, pages, layout).flatten(1)
 
-    def _join(self, mixed: Tensor, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def _join(self, mixed: Tensor, hidden: Tensor) -> tuple[Input, Tensor]:
         """What attention adds to the residual stream: (input of the MLP, the stream)."""
         if self.after_attention is not None:
-            return self.norm_mlp(self.after_attention(self.out(mixed))[0], hidden)
+            return self.norm_mlp(settled(self.after_attention(self.out(mixed))[0]), hidden)
         if self.folds and len(hidden) <= EPILOGUE_TOKENS:
             return self.norm_mlp(self.out(mixed, hidden))
         return self.norm_mlp(self.out(mixed), hidden)

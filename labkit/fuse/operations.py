@@ -20,6 +20,7 @@ from labkit.kernels.gated import gated
 from labkit.kernels.layout import Layout
 from labkit.kernels.linear import linear
 from labkit.kernels.packed import Packed
+from labkit.kernels.packed_tiling import FEW
 from labkit.kernels.paged_decode import decode
 from labkit.kernels.pages import Pages, write
 from labkit.kernels.prefill import varlen_attention
@@ -31,21 +32,57 @@ Product = Callable[..., Tensor]
 """(x [T, K], add [T, N] or None) → x · weightᵀ (+ bias) (+ add), [T, N]."""
 
 
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """The input of a product that its kernel may norm or gate itself.
+
+    Args:
+        x: [T, K]; [T, 2 K] with a gate.
+        norm, gate, pdl: as for labkit.kernels.packed_linear.packed_linear; one of norm and gate.
+    """
+
+    x: Tensor
+    norm: Norm | None = None
+    gate: str | None = None
+    pdl: bool = False
+
+
+Input = Tensor | Pending
+
+
+def settled(x: Input) -> Tensor:
+    """The input itself, [T, K]."""
+    if isinstance(x, Tensor):
+        return x
+    if x.norm is not None:
+        norm = x.norm
+        return rms_norm(x.x, norm.weight, norm.eps, offset=norm.offset, wide=norm.wide, pdl=x.pdl)[0]
+    return gated(x.x, x.gate or "silu", pdl=x.pdl)
+
+
 class Normalise(Protocol):
     """A norm with the residual addition before it: (normed, summed)."""
 
-    def __call__(self, x: Tensor, add: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> tuple[Input, Tensor]: ...
 
 
 @dataclass(frozen=True, eq=False)
 class FusedNorm:
-    """One kernel for addition and norm."""
+    """One kernel for addition and norm.
+
+    Args:
+        leaves: for few tokens, leave the norm to the one product that reads it.
+    """
 
     norm: Norm
     pdl: bool = False
+    leaves: bool = False
 
-    def __call__(self, x: Tensor, add: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def __call__(self, x: Tensor, add: Tensor | None = None) -> tuple[Input, Tensor]:
         norm = self.norm
+        plain = add is None and x.is_cuda and norm.weight.dtype == x.dtype
+        if self.leaves and plain and len(x) <= FEW:
+            return Pending(x, norm, pdl=self.pdl), x
         return rms_norm(x, norm.weight, norm.eps, add=add, offset=norm.offset, wide=norm.wide, pdl=self.pdl)
 
 
@@ -102,17 +139,13 @@ class PackedWeights:
     counters: Tensor | None = None
     pdl: bool = False
 
-    def __call__(self, x: Tensor, add: Tensor | None = None) -> Tensor:
+    def __call__(self, x: Input, add: Tensor | None = None) -> Tensor:
         folded = add if self.folds else None
+        norm, gate = (x.norm, x.gate) if isinstance(x, Pending) else (None, None)
         out = multiply(
-            x,
-            self.weight,
-            self.bias,
-            activations=self.activations,
-            add=folded,
-            counters=self.counters,
-            pdl=self.pdl,
-        )
+            x.x if isinstance(x, Pending) else x, self.weight, self.bias, activations=self.activations, add=folded,
+            counters=self.counters, pdl=self.pdl, norm=norm, gate=gate,
+        )  # fmt: skip
         return out if add is None or folded is not None else add + out
 
 
@@ -177,13 +210,21 @@ class OwnRope:
 
 @dataclass(frozen=True, eq=False)
 class FusedGate:
-    """activation(gate) · up in one kernel."""
+    """activation(gate) · up in one kernel.
+
+    Args:
+        leaves: for few tokens, leave it to the product that reads it.
+    """
 
     activation: str
     pdl: bool = False
+    leaves: bool = False
 
-    def __call__(self, parts: list[Tensor]) -> Tensor:
-        return gated(parts[0] if len(parts) == 1 else torch.cat(parts, -1), self.activation, pdl=self.pdl)
+    def __call__(self, parts: list[Tensor]) -> Input:
+        both = parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+        if self.leaves and both.is_cuda and len(both) <= FEW:
+            return Pending(both, gate=self.activation, pdl=self.pdl)
+        return gated(both, self.activation, pdl=self.pdl)
 
 
 @dataclass(frozen=True, eq=False)

@@ -186,7 +186,10 @@ def grid(
     low, high = grouped.amin(-1).clamp(max=0) * factor, grouped.amax(-1).clamp(min=0) * factor
     bottom, top = format.limits
     scale = _usable((high - low) / (top - bottom), dtype)
-    return scale, (bottom - low / scale.to(low)).round().clamp(bottom, top)
+    zero = (bottom - low / scale.to(low)).round().clamp(bottom, top)
+    return scale, torch.where(
+        high == low, float(format.middle), zero
+    )  # zeros alone are the middle of their grid
 
 
 def pack(numbers: Tensor, block: int) -> Tensor:

@@ -13,8 +13,15 @@ from labkit.kernels.device import power, processors
 from labkit.kernels.formats import Format
 from labkit.kernels.linear_tiling import choose_splits
 
-LANE = 8
-"""Bytes that a thread loads at a time."""
+FEW = 16
+"""Tokens up to which x may go to the tensor cores as whole numbers."""
+
+COLUMNS = 32
+"""Chunks of x that such a product takes at a time: more of them leave no room for weights."""
+
+NARROW = 8
+"""Chunks that four warps may take. For more Triton 3.6 chooses Hopper's asynchronous products, which were seen to read
+the chunks before they were written; two warps get the synchronous ones."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +34,7 @@ class PackedTiling:
         warps: of a program.
         stages: tiles in flight on their way to the tensor cores.
         splits: shares of K.
-        pair: a thread takes twice eight bytes, for one token; groups must serve as many.
+        planes: x goes to the tensor cores as whole numbers (fp8: as scaled half precision), see packed_linear.py.
     """
 
     rows: int
@@ -35,7 +42,7 @@ class PackedTiling:
     warps: int
     stages: int = 1
     splits: int = 1
-    pair: bool = False
+    planes: bool = False
 
     def filled(self, width: int) -> int:
         """Shares that really get tiles of a row of `width` bytes."""
@@ -60,7 +67,7 @@ def tiling_for(
     """
     entry = tuning.look_up(device, operation(made, tokens), dtype, (n, k))
     if entry is None:
-        return default_tiling(n, k, tokens, made, processors(device))
+        return default_tiling(n, k, tokens, made, processors(device), exact=dtype == torch.float32)
     try:
         return PackedTiling(**{name: value for name, value in entry.items() if name != "seconds"})
     except TypeError as error:
@@ -75,18 +82,40 @@ def forget() -> None:
     tiling_for.cache_clear()
 
 
-def default_tiling(n: int, k: int, tokens: int, made: Format, processors: int) -> PackedTiling:
-    """A tiling from sizes alone. On tensor cores a tile never reaches beyond the columns of one scale."""
+def default_tiling(
+    n: int, k: int, tokens: int, made: Format, processors: int, *, exact: bool = False
+) -> PackedTiling:
+    """A tiling from sizes alone. Without planes a tile never reaches beyond the columns of one scale.
+
+    Args:
+        tokens: padded ones.
+        exact: x is float32, which planes would round.
+    """
     width = -(-k // made.block) * made.block // 2 if made.kind == "int4" else k
-    if tokens == 1:  # one warp a program: measured on an H200
-        pair = made.group is None or served(made, width) >= 16
-        tiling, least = PackedTiling(4, min(512 if pair else 256, max(16, power(width))), 1, pair=pair), 16
+    if not exact and chunks(made, tokens, 32) <= COLUMNS and tokens <= FEW:
+        tile, most = 32, min(128 if made.kind == "int4" else 256, power(width))
+        while 2 * tile <= most and chunks(made, tokens, 2 * tile) <= COLUMNS:
+            tile *= 2
+        narrow = chunks(made, tokens, tile) <= NARROW
+        tiling, least = PackedTiling(128 if narrow else 64, tile, 4 if narrow else 2, 3, planes=True), 3
     else:
         tiling, least = PackedTiling(64, tile_of(made, width), 4, 3), 2
     steps = -(-width // tiling.tile)
     traffic = 8 * tokens / width
     splits = choose_splits(-(-n // tiling.rows), steps, processors, least=least, traffic=traffic)
     return replace(tiling, splits=replace(tiling, splits=splits).filled(width))
+
+
+def padded(tokens: int) -> int:
+    """The tokens that a program computes: 1, 4, or a power of 2 from 16 on."""
+    return 1 if tokens == 1 else 4 if tokens <= 4 else max(16, power(tokens))
+
+
+def chunks(made: Format, tokens: int, tile: int) -> int:
+    """Columns of a product with planes: one for each group, half and token of a tile of `tile` bytes."""
+    halves = 2 if made.kind == "int4" else 1
+    span = tile if made.group is None else min(tile, made.group // halves)
+    return tokens * halves * (tile // span)
 
 
 def tile_of(made: Format, width: int) -> int:

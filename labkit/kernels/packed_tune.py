@@ -15,11 +15,19 @@ from labkit.kernels import tuning
 from labkit.kernels.device import available, power, processors
 from labkit.kernels.formats import Format
 from labkit.kernels.linear import arrival_counters
-from labkit.kernels.linear_tiling import MOST_SPLITS, padded
 from labkit.kernels.linear_tune import READ, captured, triton_error, wrong
 from labkit.kernels.packed import Packed, quantise
 from labkit.kernels.packed_linear import launch, reference
-from labkit.kernels.packed_tiling import PackedTiling, default_tiling, operation, served, tile_of
+from labkit.kernels.packed_tiling import (
+    COLUMNS,
+    NARROW,
+    PackedTiling,
+    chunks,
+    default_tiling,
+    operation,
+    padded,
+    tile_of,
+)
 from labkit.kernels.tuning import Timer
 
 
@@ -30,7 +38,7 @@ def tune(
     device: torch.device | str,
     timer: Timer,
     *,
-    tokens: Sequence[int] = (1, 16),
+    tokens: Sequence[int] = (1, 4, 16),
     refused: dict[str, str] | None = None,
 ) -> dict[str, dict[str, Any]]:
     """Time the candidates of every shape for one format; arguments and result as for linear_tune.tune.
@@ -56,25 +64,30 @@ def candidates(n: int, k: int, tokens: int, made: Format, processors: int) -> li
     """What to time for a weight [n, k]: the default first; `tokens` are padded ones."""
     first = default_tiling(n, k, tokens, made, processors)
     width = k // 2 if made.kind == "int4" else k
-    if tokens == 1:
+    tries = []
+    if first.planes:
         tries = [
-            PackedTiling(rows, 256 * (2 if pair else 1) * warps, warps, 1, splits, pair)
-            for pair in (False, True)
-            for warps in (1, 2, 4)
-            for rows in (2, 4, 8)
-            for splits in (1, 2, 4)
-            if 256 * warps * splits <= 2 * width and served(made, width) >= (16 if pair else 8)
+            PackedTiling(rows, tile, warps, stages, splits, planes=True)
+            for rows, warps in ((64, 4), (128, 4), (128, 8), (64, 2), (128, 2))
+            for tile in (64, 128, 256, 512)
+            if tile <= power(width) and chunks(made, tokens, tile) <= COLUMNS and rows * tile <= 1 << 15
+            if (warps == 2) == (chunks(made, tokens, tile) > NARROW)
+            for stages in (2, 3)
+            for splits in _splits(-(-n // rows), processors)
         ]
-    else:
-        most = tile_of(made, width)
-        tries = [
-            PackedTiling(rows, tile, warps, stages, splits)
-            for rows in (32, 64, 128)
-            for tile in {most, max(16, most // 2)}
-            for warps, stages in ((4, 3), (4, 5), (8, 4))
-            for splits in {1, 2, 4, min(MOST_SPLITS, first.splits)}
+    if tokens > 1:
+        tries += [
+            PackedTiling(rows, tile_of(made, width), warps, stages, splits)
+            for rows in (64, 128)
+            for warps, stages in ((4, 3), (8, 4))
+            for splits in _splits(-(-n // rows), processors) | {1}
         ]
     return list(dict.fromkeys([first, *(replace(each, splits=each.filled(max(1, width))) for each in tries)]))
+
+
+def _splits(blocks: int, processors: int) -> set[int]:
+    """Shares that give each processor two, three, four or six programs."""
+    return {max(1, min(16, round(each * processors / blocks))) for each in (2, 3, 4, 6)}
 
 
 def _weights(n: int, k: int, made: Format, dtype: torch.dtype, device: torch.device) -> list[Packed]:

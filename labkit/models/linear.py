@@ -14,6 +14,7 @@ from labkit.errors import LabkitError
 from labkit.kernels.formats import FP8, Format
 from labkit.kernels.packed import ALIGNED, Packed
 from labkit.kernels.packed_linear import packed_linear, reference
+from labkit.kernels.rms_norm import Norm
 from labkit.kernels.w8a8 import refusal, w8a8_linear
 
 
@@ -26,18 +27,20 @@ def multiply(
     add: Tensor | None = None,
     counters: Tensor | None = None,
     pdl: bool = False,
+    norm: Norm | None = None,
+    gate: str | None = None,
 ) -> Tensor:
     """x · ŵᵀ + bias + add, x [T, K] to [T, N].
 
     Args:
-        activations: "int8": x is quantised too, a row at a time.
-        others: as for labkit.kernels.linear.linear.
+        activations: "int8": x is quantised too, a row at a time; without norm and gate.
+        others: as for labkit.kernels.packed_linear.packed_linear.
     """
     if torch.is_grad_enabled() and x.requires_grad:
-        return reference(x, weight, bias, add=add)
+        return reference(x, weight, bias, add=add, norm=norm, gate=gate)
     if activations == "int8":
         return w8a8_linear(x, weight, bias, add=add)
-    return packed_linear(x, weight, bias, add=add, counters=counters, pdl=pdl)
+    return packed_linear(x, weight, bias, add=add, counters=counters, pdl=pdl, norm=norm, gate=gate)
 
 
 class QuantizedLinear(nn.Module):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from labkit.course.style import (
     BLACK,
@@ -119,8 +119,7 @@ def pareto(places: Sequence[Place], title: str) -> Figure:
     axes.set_ylabel("bits per byte above the plain model's\n(up is better)")
     axes.set_title(title)
     legend = axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9, labelspacing=0.9)
-    handles: Any = legend.legend_handles
-    for handle in handles:
+    for handle in cast(list[Any], legend.legend_handles):
         handle.set_sizes([60])
     return drawn
 

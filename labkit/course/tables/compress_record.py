@@ -68,10 +68,10 @@ def qualities(entry: Mapping[str, Any]) -> Table | None:
     """labcoder's quality on the larger text, by format and method."""
     words, found = texts.words(NOTEBOOK), entry["figures"].get("quality", {})
     rows: list[list[str | Badge]] = []
-    for name, one in found.get("models", {}).items():
-        if "worse" in one:
-            read = Interval(one["worse"], one["low"], one["high"])
-            numbers = [f"{1e3 * one['kl']:.1f}", f"{one['agreement']:.1%}"]
+    for name, one in found.get("methods", {}).items():
+        if "perplexity_change" in one:
+            read = Interval(**one["perplexity_change"])
+            numbers = [f"{1e3 * one['kl']['mean']:.1f}", f"{one['top1']['mean']:.1%}"]
             rows.append([name, size(one["weight_bytes"]), share(read), *numbers])
     if not rows:
         return None
