@@ -30,8 +30,8 @@ class Inputs:
     """What one tensor was over the text, before the linear layers that read it.
 
     Args:
-        mean_abs: mean of |x| by channel, [K] float32.
-        max_abs: largest |x| by channel, [K] float32.
+        mean_abs: mean of |x| by channel, [K] in float32 or better.
+        max_abs: largest |x| by channel, [K] likewise.
         rows: inputs of some tokens, the same tokens in every tensor, [S, K] in the model's dtype.
     """
 
@@ -40,12 +40,12 @@ class Inputs:
     rows: Tensor
 
     def moments(self) -> Tensor:
-        """XᵀX / S of the sampled rows, [K, K] float32: all that a squared error of outputs needs to know of X.
+        """XᵀX / S of the sampled rows, [K, K]: all that a squared error of outputs needs to know of X.
 
         Covariances are shrunk by S / (S + K): of few rows they are noise, which a search would fit. Means and
         variances are kept.
         """
-        rows = self.rows.float()
+        rows = self.rows.to(self.mean_abs.dtype)
         mean = rows.mean(0)
         centred = rows - mean
         covariance = centred.T @ centred / len(rows)
@@ -163,7 +163,7 @@ class _Watched:
         return hook
 
     def _add(self, name: str, x: Tensor) -> None:
-        size = x.float().abs()
+        size = x.to(torch.promote_types(x.dtype, torch.float32)).abs()
         if name not in self.sums:
             self.sums[name], self.largest[name] = size.sum(0), size.amax(0)
         else:

@@ -56,7 +56,7 @@ class Scaled:
         columns: s by the linear layer's name, [K] float32.
         rows: r by the linear layer's name, [N] float32.
         norms: new parameters of norms, by their full names.
-        inputs: 1 / s, [K], of linear layers that must multiply their input themselves.
+        inputs: 1 / s, [K] in the layer's dtype, of linear layers that must multiply their input themselves.
         clips: factors for the range of each group, [N, groups], by the linear layer's name.
     """
 
@@ -69,8 +69,8 @@ class Scaled:
     def fold(self, lm: LM, fold: Fold, scale: Tensor) -> None:
         """Divide what a fold's readers read by a scale.
 
-        A norm's new weight is rounded to its dtype. What it then really divides by is what its readers multiply by,
-        so nothing is lost in bfloat16 either.
+        A norm's new weight is rounded to its dtype, and so is the factor of an input. What it then really divides by
+        is what the readers multiply by, so nothing is lost in bfloat16 either.
 
         Args:
             scale: [K], the same for channels that share a row.
@@ -82,7 +82,10 @@ class Scaled:
         if not bool((scale > 0).all() and scale.isfinite().all()):
             raise LabkitError("A scale is not positive and finite.", "Keep channels of zeros at scale 1.")
         if fold.producer is None:
-            self.inputs |= dict.fromkeys(fold.readers, 1 / scale)
+            reader = cast(nn.Linear, lm.model.get_submodule(fold.readers[0]))
+            factor = (1 / scale).to(reader.weight.dtype)
+            self.inputs |= dict.fromkeys(fold.readers, factor)
+            scale = 1 / factor.to(scale)
         elif fold.offset is not None:
             scale = self._fold_norm(lm.model.get_submodule(fold.producer), fold.producer, fold.offset, scale)
         else:

@@ -63,7 +63,7 @@ def smooth(
         if alpha is not None:
             scale = scale_of(reach, largest, alpha)
         else:
-            scale = _best(weights, inputs.rows.float(), [scale_of(reach, largest, each) for each in ALPHAS])
+            scale = _best(weights, inputs.rows.to(reach), [scale_of(reach, largest, each) for each in ALPHAS])
         if bool((scale != 1).any()):
             found.fold(lm, fold, scale)
     return found
