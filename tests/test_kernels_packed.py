@@ -132,6 +132,16 @@ def test_a_token_s_answer_does_not_depend_on_its_neighbours():
         assert torch.equal(w8a8.w8a8_linear(x[row : row + 1], weight)[0], whole[row])
 
 
+@pytest.mark.parametrize(("tokens", "width"), [(3, 2500), (17, 1), (40, 1024), (33, 2500)])
+def test_int8_sums_are_exact_however_large(tokens, width):
+    generator = torch.Generator().manual_seed(0)
+    x, weight = (
+        torch.randint(100, 128, (n, width), dtype=torch.int8, generator=generator) for n in (tokens, 5)
+    )
+    x[0], weight[0] = -128, -128
+    assert torch.equal(w8a8.product(x, weight), (x.long() @ weight.long().T).int())
+
+
 @given(
     st.sampled_from(EVERY),
     st.integers(1, 5000),

@@ -56,7 +56,7 @@ class Plan:
     pool: int
     settings: Settings
     seeds: tuple[int, ...] = (0, 1, 2)
-    seconds: float = 180.0
+    seconds: float = 120.0
     shape: str = "narrow"
     longer: float = 60.0
     rows: tuple[int, ...] = (1, 16, 256)
@@ -64,7 +64,7 @@ class Plan:
 
 
 def plan_for(device_type: str) -> Plan:
-    """For about 280 s of ablation and as much for the rest on an H200; a quarter of an hour on two CPU cores."""
+    """For about four minutes of ablation and as much for the rest on an H200; a quarter of an hour on two CPU cores."""
     if device_type == "cuda":
         return Plan(3_000_000, Settings(steps=1500, batch=64, length=256, every=50, held_out=128))
     settings = Settings(steps=40, batch=4, length=128, every=10, held_out=16)

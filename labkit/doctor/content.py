@@ -35,6 +35,10 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("gaps between kernels on a GPU", 0.5, "the processor's own trace, and the recorded GPU run"),
         Part("labcoder@7b, measured live", 15, "the recorded GPU run"),
     ),
+    "02_compress": (
+        Part("labcoder in few bits, pruned and distilled, measured live", 0, ""),
+        Part("labcoder@7b in few bits, measured live", 40, "the recorded GPU run, where there is one"),
+    ),
     "03_batch": (
         Part("labcoder under four schedulers, measured live", 0, ""),
         Part("policies on a virtual clock", 0, ""),

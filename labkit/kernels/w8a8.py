@@ -26,6 +26,9 @@ BLOCK = 64
 MOST = 64
 """The most tokens that go to the kernel on a GPU; more go to torch's product, whose tiles are larger."""
 
+EXACT = 1024
+"""Columns whose products of int8, 2¹⁴ each at most, add up to 2²⁴ at most: a float32 holds such a sum exactly."""
+
 
 def scaled_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Symmetric int8 for each row: (numbers int8 [T, K], scales float32 [T, 1]), x ≈ numbers · scales.
@@ -93,7 +96,8 @@ def refusal(weight: Packed) -> str | None:
 def product(numbers: Tensor, values: Tensor) -> Tensor:
     """int32 [T, N]: exact sums of int8 products, by torch.
 
-    Its GPU product wants more than 16 rows and whole multiples of 8: what is missing is filled up with zeros.
+    Its GPU product wants more than 16 rows and whole multiples of 8: what is missing is filled up with zeros. Its CPU
+    product is slow for several tokens on processors without int8 units: there floats do it, some columns at a time.
     """
     tokens, (n, width) = len(numbers), values.shape
     numbers = torch.nn.functional.pad(
@@ -102,6 +106,9 @@ def product(numbers: Tensor, values: Tensor) -> Tensor:
     if numbers.is_cuda:
         numbers = torch.nn.functional.pad(numbers, (0, 0, 0, max(0, 17 - tokens)))
         values = torch.nn.functional.pad(values, (0, 0, 0, -n % 8))
+    elif tokens > 1:
+        pairs = zip(numbers.split(EXACT, 1), values.split(EXACT, 1), strict=True)
+        return sum((a.float() @ b.float().T).int() for a, b in pairs)
     return torch._int_mm(numbers, values.t())[:tokens, :n]
 
 

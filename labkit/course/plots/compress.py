@@ -61,15 +61,14 @@ def grid(weights: Sequence[float], levels: Sequence[float], title: str) -> Figur
 
 @styled()
 def errors(groups: Sequence[str], found: Mapping[str, Sequence[float]]) -> Figure:
-    """Relative error of rounding by what shares a scale, a line for each number of bits; logarithmic."""
+    """Relative error of rounding by what shares a scale, a line for each matrix."""
     drawn, axes = figure(6.8, 3.4)
     for (name, line), colour in zip(found.items(), (BLUE, ORANGE, VERMILION, PURPLE), strict=False):
         axes.plot(range(len(groups)), [100 * value for value in line], color=colour, label=name, **MEASURED)
     axes.set_xticks(range(len(groups)), groups)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(bottom=0)
     axes.set_xlabel("columns that share a scale")
-    axes.set_ylabel("error of the weights\n(% of their size, logarithmic)")
+    axes.set_ylabel("error of the weights\n(% of their size)")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn
 
@@ -90,7 +89,8 @@ def crossing(own: str, seconds: Mapping[str, Mapping[int, float]], title: str) -
     axes.set_xticks(sizes, [str(size) for size in sizes])
     axes.set_xlabel("rows in a step")
     axes.set_ylabel(f"decode step, times\nas fast as {own} (×)")
-    axes.set_ylim(bottom=0)
+    fastest = max(seconds[own][size] / line[size] for line in seconds.values() for size in sizes)
+    axes.set_ylim(0, 1.2 * fastest)
     axes.set_title(title)
     axes.legend(loc="upper right", ncols=2)
     return drawn
@@ -108,7 +108,7 @@ def sensitivity(
     drawn, axes = figure(7.6, 0.9 + 0.42 * len(layers))
     worst = max(damage.values())
     shades = [[damage.get((layer, kind), 0.0) / worst for kind in kinds] for layer in layers]
-    axes.imshow(shades, cmap="Oranges", vmin=0, vmax=1.15, aspect="auto")
+    axes.imshow(shades, cmap="Oranges", vmin=0, vmax=1.6, aspect="auto")
     for row, layer in enumerate(layers):
         for column, kind in enumerate(kinds):
             if (layer, kind) in damage:
@@ -193,4 +193,33 @@ def bars(found: Mapping[str, tuple[float, float, float]], label: str, *, first: 
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel(label)
+    return drawn
+
+
+@styled()
+def channels(means: Sequence[float], title: str) -> Figure:
+    """The mean size of each channel of a layer's input, in the order of the channels."""
+    drawn, axes = figure(7.4, 2.7)
+    axes.bar(range(len(means)), means, width=1.0, color=BLUE)
+    axes.set_xlabel("channel of the input (a column of the weight)")
+    axes.set_ylabel("mean |input|")
+    axes.margins(x=0.01)
+    axes.set_title(title)
+    return drawn
+
+
+@styled()
+def ratios(tried: Sequence[float], found: Mapping[str, Sequence[float]], label: str) -> Figure:
+    """Error of a layer's output over the ratio of AWQ, a line for each kind of calibration; its best is ringed."""
+    drawn, axes = figure(6.8, 3.2)
+    for (name, line), colour in zip(found.items(), (BLUE, ORANGE, VERMILION, PURPLE), strict=False):
+        axes.plot(tried, [100 * value for value in line], color=colour, label=name, **MEASURED)
+        best = min(range(len(line)), key=line.__getitem__)
+        axes.plot(
+            tried[best], 100 * line[best], marker="o", markersize=13, markerfacecolor="none", color=colour
+        )
+    axes.set_ylim(0, 300 * max(line[0] for line in found.values()))  # what is far worse may leave the picture
+    axes.set_xlabel("ratio (0: plain rounding)")
+    axes.set_ylabel(label)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
     return drawn
