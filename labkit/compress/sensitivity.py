@@ -136,6 +136,7 @@ class Outputs:
         return kl, loss
 
 
+@torch.no_grad()
 def run(lm: LM, ids: Tensor, skipped: dict[nn.Module, Any] | None = None) -> tuple[Tensor, list[Any]]:
     """Log probabilities [B, T, vocabulary] in float32, and what each decoder layer gave.
 
