@@ -7,7 +7,7 @@ import random
 import pytest
 
 from labkit import results
-from labkit.batch import bench
+from labkit.batch import bench, explore
 from labkit.batch.explore import decode_curve, virtual_engine
 from labkit.batch.metrics import StepRecord
 from labkit.batch.policy import Continuous, static
@@ -56,6 +56,17 @@ def test_decode_curve_has_every_size_and_the_steps_of_prompts():
         # up, then down: the smallest size runs first and last
         assert (full[0] < 3 and full[-1] == len(records) - 1) == (size == 1)
     assert any(record.pairs for record in records)
+
+
+@pytest.mark.parametrize("graphs", [False, True])
+def test_decode_curve_asks_its_engine_for_graphs(graphs, monkeypatch):
+    asked, plain = [], explore.engine_for
+    monkeypatch.setattr(
+        explore, "engine_for", lambda *args, **named: asked.append(named["graphs"]) or plain(*args, **named)
+    )
+    lm = load("labcoder", device="cpu")
+    curve, _ = decode_curve(lm, TEXT, (2,), prompts=(4, 5), steps=2, rounds=1, graphs=graphs)
+    assert asked == [graphs] and curve[2] > 0
 
 
 def test_slots_never_hold_two_requests_at_once():
