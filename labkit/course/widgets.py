@@ -7,6 +7,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from PIL import Image
+
 from labkit.course import texts
 from labkit.course.display import in_notebook
 from labkit.errors import LabkitError
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 WIDGET_MIME = "application/vnd.jupyter.widget-view+json"
 DPI = 110
+SHADES = 128
+"""Colours of a picture: more than its lines, bands and the edges of its letters have."""
 
 
 def show_figure(figure: "Figure", description: str) -> None:
@@ -125,7 +129,12 @@ def _png(figure: "Figure") -> bytes:
     stream = io.BytesIO()
     # Without the Software tag the bytes do not depend on matplotlib's version number.
     figure.savefig(stream, format="png", dpi=DPI, metadata={"Software": None})
-    return stream.getvalue()
+    small = io.BytesIO()  # a plot has few colours: with a palette it takes a third of the bytes
+    with Image.open(stream) as image:
+        image.convert("RGB").quantize(SHADES, dither=Image.Dither.NONE).save(
+            small, format="PNG", optimize=True
+        )
+    return small.getvalue()
 
 
 def _encoded(png: bytes) -> str:
