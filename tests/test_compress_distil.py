@@ -522,6 +522,7 @@ def test_seconds_lower_the_steps(teacher):
             ablation(teacher, text_of(teacher), words, plan, shape=SMALL, **wrong)
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_part_and_keeps_a_student(teacher, tmp_path, monkeypatch):
     shapes = {"narrow": SMALL, "deep": {**SMALL, "layers": 3}}
     text = "def spoon(soup):\n    return [soup] * 3\n" * 70

@@ -18,6 +18,7 @@ from labkit.kernels import attention, paged_decode
 CASES = Path(__file__).with_name("kernel_cases.py")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not made for this system")
 def test_the_kernel_through_the_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}

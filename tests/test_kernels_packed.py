@@ -29,6 +29,7 @@ EVERY = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not made for this system")
 def test_the_kernels_through_the_interpreter():
     environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
