@@ -8,9 +8,6 @@ import triton.language as tl
 from labkit.kernels.gated_triton import activate
 from labkit.kernels.linear_triton import _leave, _share_of, _wake
 
-INTERPRETED = bool(triton.knobs.runtime.interpret)
-"""Whether this kernel was built for Triton's interpreter, which runs it on the CPU one program at a time."""
-
 LARGEST = tl.constexpr(32512.0)  # 127 · 256: both planes of the largest |x| fit a signed byte
 SMALLEST = tl.constexpr(1e-33)  # a chunk of zeros is divided by this
 ROUNDS = tl.constexpr(

@@ -1,4 +1,4 @@
-"""What `labkit bench prune` records: what each way to choose costs, what recovery brings back, what it all saves."""
+"""A study of pruning: what each way to choose costs, what recovery brings back, what it all saves."""
 
 from __future__ import annotations
 
